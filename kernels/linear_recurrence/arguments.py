@@ -1,0 +1,95 @@
+"""What the public functions accept: checked once, at the door, and brought to one dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class LowRank(NamedTuple):
+    """The general erase: `S <- S + a (b^T S)`; both `[B, L, H, K]`."""
+
+    a: Tensor
+    b: Tensor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The arguments of a recurrence in its core dtype; see the package's docstring for their meaning.
+
+    Shapes are those of the public functions, with `L` replaced by `Q` in a read. `q` is None when no output is wanted.
+    """
+
+    q: Tensor | None
+    k: Tensor
+    v: Tensor
+    log_decay: Tensor | None
+    erase: Tensor | LowRank | None
+    state: Tensor
+
+    @property
+    def gate(self) -> str:
+        """`"none"`, `"constant"`, `"head"` or `"channel"`."""
+        return gate_name(self.log_decay, self.v.ndim)
+
+    @property
+    def erasure(self) -> str:
+        """`"none"`, `"delta"` or `"low rank"`."""
+        return "none" if self.erase is None else "low rank" if isinstance(self.erase, LowRank) else "delta"
+
+
+def gate_name(log_decay: Tensor | None, ndim: int) -> str:
+    """The kind of gate, from the rank of `log_decay` where v has `ndim` axes."""
+    return "none" if log_decay is None else {1: "constant", ndim - 1: "head", ndim: "channel"}[log_decay.ndim]
+
+
+def check(q, k, v, log_decay, erase, state) -> Rule:
+    """Validate shapes and cast.
+
+    Raises:
+        ValueError: a shape does not fit the others; the message names the argument, its shape and the shape wanted.
+    """
+    if v.ndim != 4 or 0 in v.shape:
+        raise ValueError(f"v must be [B, L, H, V] with every size at least 1, got {tuple(v.shape)}")
+    batch, length, heads, value_dim = v.shape
+    key_dim = k.shape[-1]
+    per_head = batch, length, heads
+    keys = [(*per_head, key_dim), (batch, length, 1, key_dim)]
+    _expect("k", k, *keys)
+    if q is not None:
+        _expect("q", q, *keys)
+    if log_decay is not None:
+        _expect("log_decay", log_decay, (heads,), per_head, (*per_head, key_dim))
+    if isinstance(erase, Tensor):
+        _expect("erase (the delta rule's beta)", erase, per_head)
+    elif erase is not None:
+        erase = LowRank(*erase)
+        for name, vector in erase._asdict().items():
+            _expect(f"erase's {name}", vector, (*per_head, key_dim))
+    if state is not None:
+        _expect("state", state, (batch, heads, key_dim, value_dim))
+    return cast(q, k, v, log_decay, erase, state)
+
+
+def cast(q, k, v, log_decay, erase, state) -> Rule:
+    """Everything in float32, or in float64 if anything is: decays and solves lose too much in 16 bits."""
+    low_rank = erase if isinstance(erase, tuple) else (erase,)
+    given = [x for x in (q, k, v, log_decay, state, *low_rank) if x is not None]
+    dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
+
+    def core(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.to(dtype)
+
+    if state is None:
+        state = v.new_zeros(v.shape[0], v.shape[-2], k.shape[-1], v.shape[-1], dtype=dtype)
+    erase = LowRank(*map(core, erase)) if isinstance(erase, tuple) else core(erase)
+    return Rule(core(q), core(k), core(v), core(log_decay), erase, core(state))
+
+
+def _expect(name: str, x: Tensor, *shapes: tuple[int, ...]) -> None:
+    if tuple(x.shape) not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; with the v given it must be {wanted}")
