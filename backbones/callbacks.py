@@ -1,0 +1,108 @@
+"""What happens around training steps: atomic checkpoints, the best weights, and a line per validation."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Callback
+
+from .run import Run, RunError, replacing
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Checkpoints that a kill or a full disk leaves whole, loaded without unpickling code."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        with replacing(Path(path)) as temporary:
+            torch.save(checkpoint, temporary)
+
+    def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = True) -> Any:
+        try:
+            return torch.load(path, map_location=map_location, weights_only=True)
+        except Exception as error:  # torch.load raises a dozen types for a damaged file
+            raise RunError(
+                f"cannot resume from {path}: {str(error).splitlines()[0]} Delete the file to start this run again, "
+                "or set name=... to start another beside it"
+            ) from error
+
+
+class SaveLast(Callback):
+    """`last.ckpt`: everything that resuming needs, after each validation, every `every` steps and every `seconds`.
+
+    A validation that falls on the same step writes the checkpoint itself, so that resuming never repeats or skips one.
+    """
+
+    def __init__(self, run: Run, every: int, seconds: float = 120.0):
+        self.run, self.every, self.seconds = run, every, seconds
+        self._saved_at, self._saved_step = time.monotonic(), -1
+
+    def _save(self, trainer: lightning.Trainer) -> None:
+        if trainer.global_step != self._saved_step:
+            trainer.save_checkpoint(self.run.last)
+            self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
+
+    def on_train_batch_end(self, trainer, *_: Any) -> None:
+        validates = trainer.fit_loop.epoch_loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
+        late = time.monotonic() - self._saved_at > self.seconds
+        if not validates and (trainer.global_step % self.every == 0 or late):
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer, *_: Any) -> None:
+        self._save(trainer)
+
+
+class SaveBest(Callback):
+    """`best.safetensors`: the weights of the best validation accuracy so far."""
+
+    def __init__(self, run: Run):
+        self.run, self.best, self.step = run, -1.0, -1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.step = state["best"], state["step"]
+
+    def on_validation_end(self, trainer, module) -> None:
+        if trainer.sanity_checking:
+            return
+        accuracy = float(trainer.callback_metrics["val/accuracy"])
+        if accuracy > self.best:
+            self.best, self.step = accuracy, trainer.global_step
+            if trainer.is_global_zero:
+                self.run.save_best(module.model, step=self.step, accuracy=accuracy)
+
+
+class ValidationLines(Callback):
+    """One line per validation where there is no terminal to draw a progress bar on."""
+
+    def __init__(self, write=print):
+        self.write = write
+        self._minutes, self._started = 0.0, time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"minutes": self.minutes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._minutes, self._started = state["minutes"], time.monotonic()
+
+    @property
+    def minutes(self) -> float:
+        """Wall-clock minutes of training, those before a resume included."""
+        return self._minutes + (time.monotonic() - self._started) / 60
+
+    def on_validation_end(self, trainer, module) -> None:
+        if trainer.sanity_checking or not trainer.is_global_zero:
+            return
+        metrics = trainer.callback_metrics
+        lengths = "  ".join(f"L{n} {float(metrics[f'val/accuracy/L{n}']):.3f}" for n in module.validation_lengths)
+        loss = metrics.get("train/loss")
+        loss = f"loss {float(loss):.3f}  " if loss is not None else ""
+        self.write(
+            f"step {trainer.global_step:>6}/{trainer.max_steps}  {self.minutes:5.1f} min  {loss}accuracy {lengths}"
+        )

@@ -1,0 +1,157 @@
+"""Hydra glue: known names, a preset that fits the machine, exit code 2 for usage errors, and the name of a run.
+
+Unknown settings stop here, before data or weights: every backbone's settings are in the configuration with their
+defaults, so `backbone.layer.<setting>=...` needs no `+` and a typo is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from backbones import available, lookup
+from backbones.run import RunError
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+NOT_IDENTITY = ("name", "outputs", "resume", "logger", "threads", "workers", "device", "devices", "minutes", "plugins")
+"""Settings that change how a run is executed or shown, not what it computes."""
+
+DEFAULT_TRAINING = {"lr": {"cpu": 3e-3, "paper": 6e-4}, "batch_size": {"cpu": 16, "paper": 64}}
+"""For a backbone without a YAML file of its own."""
+
+
+class UsageError(ValueError):
+    """A command that cannot be carried out as given; the message says what to write instead."""
+
+
+def value_of(argv: list[str], key: str) -> str | None:
+    """The last `key=value` on the command line."""
+    found = [arg.split("=", 1)[1] for arg in argv if arg.split("=", 1)[0] in (key, "+" + key) and "=" in arg]
+    return found[-1] if found else None
+
+
+def import_plugins(argv: list[str]) -> None:
+    """Import the modules of `plugins=[a,b]`, so that what they register is known to everything below."""
+    given = value_of(argv, "plugins")
+    sys.path.insert(0, os.getcwd())
+    for module in (given or "").strip("[]").split(","):
+        if module.strip():
+            try:
+                importlib.import_module(module.strip())
+            except Exception as error:
+                raise UsageError(f"plugins: {module.strip()} failed to import: {error!r}") from error
+
+
+def register_backbones() -> None:
+    """Make every registered backbone a choice of the group `backbone`, with all its settings and their defaults."""
+    store = ConfigStore.instance()
+    for name in available():
+        entry = lookup(name)
+        settings = dataclasses.asdict(entry.layer.Config(**entry.defaults))
+        node = {"name": name, "layer": settings, **DEFAULT_TRAINING}
+        store.store(group="backbone/schema", name=name, node=node)
+        if not (CONFIGS / "backbone" / f"{name}.yaml").exists():
+            store.store(group="backbone", name=name, node=node)
+
+
+def check_names(argv: list[str]) -> None:
+    """Stop at an unknown backbone or preset with the known names."""
+    presets = sorted(path.stem for path in (CONFIGS / "preset").glob("*.yaml"))
+    for key, known in (("backbone", available()), ("preset", presets)):
+        for name in (value_of(argv, key) or "").split(","):
+            if name and name not in known:
+                near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+                hint = f" Did you mean {' or '.join(near)}?" if near else ""
+                raise UsageError(f"no {key} is called {name!r}.{hint} Known: {', '.join(known)}.")
+
+
+def preset_for_machine() -> str:
+    return "paper" if torch.cuda.is_available() else "cpu"
+
+
+def run_hydra(script: Callable[[DictConfig], None], config: str) -> None:
+    """Run an entry script under Hydra; a usage error is one message and exit code 2."""
+    argv, started = sys.argv[1:], []
+
+    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config)
+    def main(cfg: DictConfig) -> None:
+        started.append(True)
+        try:
+            script(cfg)
+        except (UsageError, RunError) as error:
+            sys.exit(_fail(error))
+        except KeyboardInterrupt:
+            print("\nstopped; the same command continues", file=sys.stderr)
+            sys.exit(130)
+
+    try:
+        import_plugins(argv)
+        register_backbones()
+        check_names(argv)
+        if config == "train" and value_of(argv, "preset") is None:
+            sys.argv.append(f"preset={preset_for_machine()}")
+        main()
+    except UsageError as error:
+        sys.exit(_fail(error))
+    except SystemExit as stop:
+        sys.exit(2 if stop.code == 1 and not started else stop.code)
+
+
+def _fail(error: Exception) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+
+
+def pick(table: Any, preset: str, width: int) -> Any:
+    """A backbone's value for a preset and width: a scalar, or one per width of which the nearest is taken."""
+    value = table.get("paper" if preset == "paper" else "cpu") if isinstance(table, DictConfig | dict) else table
+    if isinstance(value, DictConfig | dict):
+        nearest = min(value, key=lambda listed: abs(int(listed) - width))
+        value = value[nearest]
+    return value
+
+
+def resolve(cfg: DictConfig) -> DictConfig:
+    """Fill what depends on other settings: learning rate and batch size."""
+    cfg = cfg.copy()
+    for key in ("lr", "batch_size"):
+        if cfg[key] is None:
+            cfg[key] = pick(cfg.backbone[key], cfg.preset, cfg.d)
+    return cfg
+
+
+def identity(cfg: DictConfig) -> dict[str, Any]:
+    """What a run computes, without how it is executed."""
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    kept = {key: value for key, value in plain.items() if key not in NOT_IDENTITY}
+    kept["backbone"] = {key: value for key, value in kept["backbone"].items() if key in ("name", "layer")}
+    return kept
+
+
+def run_name(cfg: DictConfig) -> str:
+    """`<backbone>-d<width>-<preset>-s<seed>-<digest>`: the same command finds its run again."""
+    if cfg.name:
+        return str(cfg.name)
+    digest = hashlib.sha256(json.dumps(identity(cfg), sort_keys=True).encode()).hexdigest()[:6]
+    return f"{cfg.backbone.name}-d{cfg.d}-{cfg.preset}-s{cfg.seed}-{digest}"
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """Settings in which two configurations differ, as `key: old -> new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted({*old, *new}, key=str)
+        return [d for key in keys for d in differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))]
+    return [] if old == new else [f"{path}: {old} -> {new}"]

@@ -1,0 +1,256 @@
+"""One training run, from a resolved configuration to a run folder with weights, metrics and a record."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from datetime import timedelta
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, RichProgressBar, Timer
+from omegaconf import DictConfig, OmegaConf
+
+from backbones import MembershipModel
+from backbones.callbacks import AtomicCheckpointIO, SaveBest, SaveLast, ValidationLines
+from backbones.lightning import MembershipTraining, Optimisation
+from backbones.run import Run, replacing
+from tasks import EpochSchedule, MembershipConfig, OnlineSchedule
+from tasks.datamodule import MembershipData
+
+from .config import UsageError, differences, identity, resolve, run_name
+from .metrics_log import MetricsLog
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def code_version() -> str:
+    """The package's version and, in a checkout, its commit."""
+    released = version("ecclab")
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return released
+    return f"{released}+{done.stdout.strip()}"
+
+
+def task_config(cfg: DictConfig) -> MembershipConfig:
+    return MembershipConfig(vocabulary=cfg.task.vocabulary, candidate_lengths=tuple(cfg.task.candidate_lengths))
+
+
+def model_arguments(cfg: DictConfig) -> dict[str, Any]:
+    """What `MembershipModel` is called with; recorded in run.json, so a run folder alone rebuilds its model."""
+    return {
+        "name": cfg.backbone.name,
+        "width": cfg.d,
+        "depth": cfg.depth,
+        "vocabulary": cfg.task.vocabulary,
+        "longest": max(cfg.task.candidate_lengths),
+        "candidate_align": cfg.task.candidate_align,
+        "embedding_std": cfg.task.embedding_std,
+        **OmegaConf.to_container(cfg.backbone.layer, resolve=True),
+    }
+
+
+def schedule_for(cfg: DictConfig) -> OnlineSchedule | EpochSchedule:
+    s = cfg.schedule
+    common = {"batch_size": cfg.batch_size, "queries": s.queries, "seed": cfg.seed}
+    if s.kind == "online":
+        return OnlineSchedule(
+            steps=s.steps, min_length=s.min_length, max_length=s.max_length, growth=s.growth,
+            query_times=s.query_times, **common,
+        )  # fmt: skip
+    if s.kind == "epochs":
+        lengths = tuple(s.lengths)
+        return EpochSchedule(epochs=s.epochs, streams=s.streams, validation=s.held_out, lengths=lengths, **common)
+    raise UsageError(f"schedule.kind={s.kind!r}: choose 'online' or 'epochs'")
+
+
+def trained_length(cfg: DictConfig) -> int:
+    """The longest stream that training shows."""
+    return cfg.schedule.max_length if cfg.schedule.kind == "online" else max(cfg.schedule.lengths)
+
+
+def data_for(cfg: DictConfig) -> MembershipData:
+    v = cfg.validation
+    return MembershipData(
+        task_config(cfg), schedule_for(cfg), validation_lengths=tuple(v.lengths), validation_streams=v.streams,
+        validation_queries=v.queries, validation_batch=v.batch_size, num_workers=cfg.workers,
+    )  # fmt: skip
+
+
+def module_for(cfg: DictConfig, steps: int) -> MembershipTraining:
+    torch.manual_seed(cfg.seed)
+    o = cfg.optimiser
+    plan = Optimisation(
+        lr=cfg.lr, steps=steps, betas=tuple(o.betas), weight_decay=o.weight_decay, warmup=o.warmup, final_lr=o.final_lr
+    )
+    model = MembershipModel(**model_arguments(cfg))
+    return MembershipTraining(model, plan, tuple(cfg.validation.lengths), trained_length(cfg))
+
+
+def wandb_logger(cfg: DictConfig, run: Run) -> list:
+    """A W&B logger, or none. It never asks: without a login it is offline, and the run folder owns the run's id."""
+    mode = cfg.logger.wandb
+    if mode == "off" or (mode == "auto" and find_spec("wandb") is None):
+        return []
+    if find_spec("wandb") is None:
+        raise UsageError(f"logger.wandb={mode} needs W&B: pip install 'ecclab[wandb]'")
+    import wandb
+    from lightning.pytorch.loggers import WandbLogger
+
+    logged_in = bool(os.environ.get("WANDB_API_KEY") or wandb.api.api_key)
+    if mode == "online" and not logged_in:
+        raise UsageError("logger.wandb=online needs a login: set WANDB_API_KEY or run `wandb login`")
+    offline = mode == "offline" or os.environ.get("WANDB_MODE") == "offline" or not logged_in
+    settings = wandb.Settings(console="off", silent=True, init_timeout=30)
+    group = cfg.logger.group or cfg.preset
+    tags = [cfg.backbone.name, f"d{cfg.d}", cfg.preset, *cfg.logger.tags]
+    logger = WandbLogger(
+        save_dir=str(run.path), project=cfg.logger.project, name=run.name, id=run.name, resume="allow",
+        offline=offline, group=group, tags=tags, log_model=False, settings=settings,
+    )  # fmt: skip
+    logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+    return [logger]
+
+
+def open_run(cfg: DictConfig) -> Run:
+    """The folder of this configuration, made or found again.
+
+    Raises:
+        UsageError: the folder holds another configuration, or exists although `resume=false`.
+    """
+    run = Run(Path(cfg.outputs) / run_name(cfg))
+    if run.config.exists():
+        old = OmegaConf.load(run.config)
+        changed = differences(identity(old), identity(cfg))
+        if changed:
+            raise UsageError(
+                f"{run.path} holds another configuration ({'; '.join(changed[:5])}); choose another name=... "
+                "or delete the folder"
+            )
+        if not cfg.resume:
+            raise UsageError(f"{run.path} exists and resume=false: choose another name=..., or delete the folder")
+        run.record()
+        return run
+    run.path.mkdir(parents=True, exist_ok=True)
+    with replacing(run.config) as temporary:
+        OmegaConf.save(cfg, temporary, resolve=True)
+    run.write_record(
+        model=model_arguments(cfg), code=code_version(), torch=torch.__version__, preset=cfg.preset, seed=cfg.seed,
+        trained_length=trained_length(cfg), status="training",
+    )  # fmt: skip
+    return run
+
+
+def describe(cfg: DictConfig, run: Run, model: MembershipModel, steps: int) -> str:
+    """What is about to happen, in four lines."""
+    parameters = sum(p.numel() for p in model.parameters())
+    longest = trained_length(cfg)
+    price = model.price()
+    where = "a CUDA device is there" if torch.cuda.is_available() else "no CUDA device"
+    other = "cpu" if cfg.preset == "paper" else "paper"
+    return (
+        f"{cfg.backbone.name} d={cfg.d}: {parameters:,} parameters, "
+        f"{price.total(4 * longest + 1) / 1e6:,.0f} MFLOPs per answer at L={4 * longest}\n"
+        f"preset={cfg.preset} ({where}; preset={other} to force the other): {steps:,} steps of "
+        f"{cfg.batch_size} streams, lr {cfg.lr:g}, lengths to {longest}, stop at {cfg.stop.metric} {cfg.stop.at}\n"
+        f"run folder: {run.path}"
+    )
+
+
+def train(cfg: DictConfig) -> Run:
+    """Train what `cfg` describes, or continue where its run folder stopped.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        UsageError, RunError: settings or files that do not fit; the message says what to do.
+    """
+    cfg = resolve(cfg)
+    if cfg.device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"device={cfg.device}: choose auto, cpu or cuda")
+    if cfg.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device=cuda, but torch sees no CUDA device; leave device out for the CPU")
+    if cfg.threads:
+        torch.set_num_threads(cfg.threads)
+    try:
+        data = data_for(cfg)
+        module = module_for(cfg, data.schedule.steps)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    run = open_run(cfg)
+    print(describe(cfg, run, module.model, data.schedule.steps), flush=True)
+    if run.record()["status"] == "finished":
+        print(f"already trained; evaluate it with: python evaluate.py run={run.path}")
+        return run
+
+    resumed = run.last.exists()
+    metrics = MetricsLog(run.path / "metrics.csv")
+    lines = ValidationLines()
+    callbacks = [
+        lines,
+        EarlyStopping(cfg.stop.metric, mode="max", patience=10**9, stopping_threshold=cfg.stop.at, verbose=False),
+        SaveBest(run),
+        SaveLast(run, cfg.validation.every),
+    ]
+    if cfg.minutes:
+        callbacks.append(Timer(timedelta(minutes=cfg.minutes), interval="step", verbose=False))
+    if sys.stdout.isatty():
+        callbacks.append(RichProgressBar())
+    if resumed:
+        step = int(torch.load(run.last, weights_only=True, map_location="cpu", mmap=True)["global_step"])
+        metrics.resume_at(step)
+        print(f"resuming at step {step}")
+    quiet_lightning()
+    trainer = lightning.Trainer(
+        accelerator={"auto": "auto", "cpu": "cpu", "cuda": "gpu"}[cfg.device],
+        devices=cfg.devices,
+        strategy="ddp" if cfg.devices > 1 else "auto",
+        precision=cfg.precision,
+        max_steps=data.schedule.steps,
+        val_check_interval=cfg.validation.every,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        gradient_clip_val=cfg.optimiser.clip,
+        callbacks=callbacks,
+        logger=[metrics, *wandb_logger(cfg, run)],
+        log_every_n_steps=min(50, cfg.validation.every),
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=sys.stdout.isatty(),
+        use_distributed_sampler=False,
+        plugins=[AtomicCheckpointIO()],
+    )
+    trainer.fit(module, data, ckpt_path=str(run.last) if resumed else None, weights_only=True)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    best = next(c for c in callbacks if isinstance(c, SaveBest))
+    run.write_record(
+        status="finished", steps=trainer.global_step, minutes=round(lines.minutes, 2), device=str(module.device),
+        threads=torch.get_num_threads(), best_step=best.step, best_accuracy=best.best,
+    )  # fmt: skip
+    print(f"trained {trainer.global_step} steps in {lines.minutes:.1f} min; evaluate it with:")
+    print(f"  python evaluate.py run={run.path}")
+    return run
+
+
+def quiet_lightning() -> None:
+    """Silence what Lightning says about choices that are made on purpose here."""
+    for message in (
+        ".*does not have many workers.*",  # one batch costs a few per cent of a step
+        ".*dataloader is not resumable.*",  # it is: an iterator starts at trainer.global_step
+        ".*Starting from v1.9.0.*",
+        ".*Checkpoint directory.*exists.*",
+        ".*IterableDataset.*",
+    ):
+        warnings.filterwarnings("ignore", message)
