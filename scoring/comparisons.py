@@ -1,0 +1,162 @@
+"""Numbers that need more than one cell: compression, the margin over a reference solver, groups of systems.
+
+Redraws of cells with the same questions are paired (see `statistics.Redraws`), redraws of different bands are
+independent; so every difference here is a difference of draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scoring.cells import CellKey
+from scoring.efficiency import Cost, flops_saved
+from scoring.selective import Curve
+from scoring.statistics import Estimate, estimate
+from scoring.table import MAX_BAND
+
+REFERENCES = ("coin", "hist", "hist2", "set1", "set2", "set3", "exact")
+CEILING = 0.95
+
+
+@dataclass(frozen=True)
+class CellScore:
+    """Everything computed from one cell.
+
+    Attributes:
+        estimates: by (metric, slice).
+        accuracy_draws: [R] redraws of the accuracy.
+        curve: coverage-accuracy curve, None without confidences.
+        cost: None when FLOPs are not known.
+    """
+
+    key: CellKey
+    architecture: str
+    width: int | None
+    n: int
+    streams: int
+    estimates: dict[tuple[str, str], Estimate]
+    accuracy_draws: np.ndarray = field(repr=False)
+    curve: Curve | None = field(repr=False)
+    cost: Cost | None = field(repr=False)
+
+    @property
+    def accuracy(self) -> float:
+        return self.estimates["accuracy", ""].value
+
+    @property
+    def flops(self) -> float | None:
+        """Mean FLOPs per answer."""
+        return None if self.cost is None else self.cost.mean
+
+    @property
+    def is_reference(self) -> bool:
+        """A solver that learns nothing, shown beside the systems and never on a frontier."""
+        return self.architecture in REFERENCES
+
+
+def compression(cells: Sequence[CellScore], reference: str) -> Iterator[tuple[CellScore, dict[str, Estimate]]]:
+    """Accuracy on each structured band minus accuracy on the incompressible one, at the same length.
+
+    Uniform negatives are easy on regular streams, so part of such a gap needs no memory of order; the same gap for the
+    reference solver says how much (`compression_over_reference` subtracts it).
+    """
+    by_key = {c.key: c for c in cells}
+    for cell in cells:
+        base = by_key.get(cell.key._replace(band=MAX_BAND))
+        if cell.key.band == MAX_BAND:
+            continue
+        size = (cell.n + (base.n if base else 0), min(cell.streams, base.streams) if base else cell.streams)
+        if base is None:
+            missing = Estimate(None, None, None, *size, note=f"no cell of band {MAX_BAND!r} at this length")
+            yield cell, {"compression": missing, "compression_over_reference": missing}
+            continue
+        gap = estimate(cell.accuracy - base.accuracy, cell.accuracy_draws - base.accuracy_draws, *size)
+        if min(cell.accuracy, base.accuracy) >= CEILING:
+            gap = gap.noted(f"ceiling: both accuracies are at least {CEILING}")
+        pair = [_reference_for(c, cells, reference) for c in (cell, base)]
+        over = Estimate(None, None, None, *size, note=f"no {reference!r} cells at this length")
+        if None not in pair and not cell.is_reference:
+            value = (cell.accuracy - pair[0].accuracy) - (base.accuracy - pair[1].accuracy)
+            draws = cell.accuracy_draws - pair[0].accuracy_draws - base.accuracy_draws + pair[1].accuracy_draws
+            over = estimate(value, draws, *size)
+        yield cell, {"compression": gap, "compression_over_reference": over}
+
+
+def learned(
+    cells: Sequence[CellScore], reference: str, margin: float
+) -> Iterator[tuple[CellScore, dict[str, Estimate]]]:
+    """Whether a system beats the reference solver by the margin: the difference in accuracy is at least `margin`, and
+    its interval excludes 0."""
+    for cell in cells:
+        solver = _reference_for(cell, cells, reference)
+        if solver is None or cell.is_reference:
+            continue
+        size = (cell.n, cell.streams)
+        over = estimate(cell.accuracy - solver.accuracy, cell.accuracy_draws - solver.accuracy_draws, *size)
+        verdict = Estimate(None, None, None, *size, note=over.note)
+        if over.low is not None:
+            verdict = Estimate(float(over.value >= margin - 1e-12 and over.low > 0), None, None, *size)
+        yield cell, {"accuracy_over_reference": over, "learned": verdict}
+
+
+def groups(cells: Iterable[CellScore]) -> dict[tuple[CellKey, str | None], list[CellScore]]:
+    """Cells asked the same questions, by architecture (its widths together) and, under None, all together.
+
+    Reference solvers and systems of unknown cost are left out. The key's `system` is empty.
+    """
+    found: dict[tuple[CellKey, str | None], list[CellScore]] = {}
+    for cell in cells:
+        if cell.cost is not None and not cell.is_reference:
+            for architecture in (cell.architecture, None):
+                found.setdefault((cell.key._replace(system=""), architecture), []).append(cell)
+    return found
+
+
+def group_efficiency(
+    members: Sequence[CellScore], targets: tuple[float, ...], budgets: tuple[float, ...]
+) -> dict[str, Estimate]:
+    """The cheapest member that reaches each target accuracy, the best accuracy within each budget."""
+    costs = [m.cost for m in members]
+    size = (sum(m.n for m in members), min(m.streams for m in members))
+    found = {}
+    for i, target in enumerate(targets):
+        values, draws = _stack(costs, lambda c, i=i: c.reach[i], lambda c, i=i: c.reach_draws[:, i])
+        note = f"no system reaches {target:.2f}"
+        found[f"flops_to_accuracy_{target:.2f}"] = estimate(values.min(), draws.min(axis=0), *size, note)
+    for i, budget in enumerate(budgets):
+        values, draws = _stack(costs, lambda c, i=i: c.within[i], lambda c, i=i: c.within_draws[:, i])
+        fits = ~np.isnan(values)
+        best = (values[fits].max(), draws[fits].max(axis=0)) if fits.any() else (np.nan, draws[0])
+        found[budget_metric(budget)] = estimate(*best, *size, "no system within the budget")
+    return found
+
+
+def group_saving(low: Sequence[CellScore], base: Sequence[CellScore]) -> dict[str, Estimate]:
+    """FLOPs that structure saves a group of systems at equal accuracy; see `efficiency.flops_saved`."""
+    size = (sum(m.n for m in (*low, *base)), min(m.streams for m in (*low, *base)))
+    if len(low) < 2 or len(base) < 2:
+        note = "one system of one cost has nothing to save; compare several widths"
+        return {"flops_saved": Estimate(None, None, None, *size, note=note)}
+    sides = [(np.array([m.flops for m in side]), side) for side in (low, base)]
+    point, common = flops_saved(*(x for f, side in sides for x in (f, np.array([[m.accuracy for m in side]]))))
+    draws, _ = flops_saved(*(x for f, side in sides for x in (f, np.stack([m.accuracy_draws for m in side], axis=1))))
+    return {"flops_saved": estimate(point[0], draws, *size).noted(f"at accuracy {common[0]:.3f}")}
+
+
+def budget_metric(budget: float) -> str:
+    """Name of the accuracy within a budget in FLOPs, e.g. accuracy_within_1750_mflops."""
+    return f"accuracy_within_{budget / 1e6:g}_mflops"
+
+
+def _reference_for(cell: CellScore, cells: Sequence[CellScore], reference: str) -> CellScore | None:
+    same = (c for c in cells if c.architecture == reference and c.key.questions == cell.key.questions)
+    return next(same, None)
+
+
+def _stack(
+    costs: Sequence[Cost], value: Callable[[Cost], float], draws: Callable[[Cost], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([value(c) for c in costs]), np.stack([draws(c) for c in costs])
