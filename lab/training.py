@@ -69,14 +69,16 @@ def schedule_for(cfg: DictConfig) -> OnlineSchedule | EpochSchedule:
             query_times=s.query_times, **common,
         )  # fmt: skip
     if s.kind == "epochs":
-        lengths = tuple(s.lengths)
-        return EpochSchedule(epochs=s.epochs, streams=s.streams, validation=s.held_out, lengths=lengths, **common)
+        lengths = tuple(range(s.lengths.first, s.lengths.last + 1, s.lengths.step))
+        return EpochSchedule(
+            epochs=s.epochs, streams=s.streams, validation_share=s.held_out, lengths=lengths, **common
+        )  # fmt: skip
     raise UsageError(f"schedule.kind={s.kind!r}: choose 'online' or 'epochs'")
 
 
 def trained_length(cfg: DictConfig) -> int:
     """The longest stream that training shows."""
-    return cfg.schedule.max_length if cfg.schedule.kind == "online" else max(cfg.schedule.lengths)
+    return cfg.schedule.max_length if cfg.schedule.kind == "online" else cfg.schedule.lengths.last
 
 
 def data_for(cfg: DictConfig) -> MembershipData:
