@@ -32,28 +32,32 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class SaveLast(Callback):
-    """`last.ckpt`: everything that resuming needs, after each validation, every `every` steps and every `seconds`.
+    """`last.ckpt`: everything that resuming needs, after each validation and every `seconds` between them.
 
-    A validation that falls on the same step writes the checkpoint itself, so that resuming never repeats or skips one.
+    At a step that validates, the checkpoint comes after the validation and holds its result, so that a resumed run
+    neither repeats nor skips one.
+
+    Args:
+        run: where to.
+        validate_every: steps between validations.
+        seconds: the most that a kill can lose.
     """
 
-    def __init__(self, run: Run, every: int, seconds: float = 120.0):
-        self.run, self.every, self.seconds = run, every, seconds
-        self._saved_at, self._saved_step = time.monotonic(), -1
+    def __init__(self, run: Run, validate_every: int, seconds: float = 60.0):
+        self.run, self.validate_every, self.seconds = run, validate_every, seconds
+        self._saved = time.monotonic()
 
     def _save(self, trainer: lightning.Trainer) -> None:
-        if trainer.global_step != self._saved_step:
-            trainer.save_checkpoint(self.run.last)
-            self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
+        trainer.save_checkpoint(self.run.last, weights_only=False)  # False: the optimiser and loops too
+        self._saved = time.monotonic()
 
     def on_train_batch_end(self, trainer, *_: Any) -> None:
-        validates = trainer.fit_loop.epoch_loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
-        late = time.monotonic() - self._saved_at > self.seconds
-        if not validates and (trainer.global_step % self.every == 0 or late):
+        if trainer.global_step % self.validate_every and time.monotonic() - self._saved > self.seconds:
             self._save(trainer)
 
-    def on_train_epoch_end(self, trainer, *_: Any) -> None:
-        self._save(trainer)
+    def on_validation_end(self, trainer, _module) -> None:
+        if not trainer.sanity_checking:
+            self._save(trainer)
 
 
 class SaveBest(Callback):

@@ -152,7 +152,7 @@ def rows(system: System, batch: Batch, length: int, p_yes: torch.Tensor) -> dict
     """Columns of the response table for one batch: a row per query."""
     B, Q = batch.labels.shape
     p = p_yes.double().numpy().ravel()
-    answer = (p >= 0.5).astype(np.int64)
+    answer = (p > 0.5).astype(np.int64)  # an even p is a no: the solvers' rule is a strict inequality
     write, read = system.price(length)
     return {
         "system": np.full(B * Q, system.name),

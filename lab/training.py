@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import warnings
 from datetime import timedelta
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,13 @@ from backbones import MembershipModel
 from backbones.callbacks import AtomicCheckpointIO, SaveBest, SaveLast, ValidationLines
 from backbones.lightning import MembershipTraining, Optimisation
 from backbones.run import Run, replacing
-from tasks import EpochSchedule, MembershipConfig, OnlineSchedule
+from tasks import MembershipConfig
 from tasks.datamodule import MembershipData
+from tasks.schedule import EpochSchedule, OnlineSchedule
 
 from .config import UsageError, differences, identity, resolve, run_name
 from .metrics_log import MetricsLog
+from .wandb_logger import wandb_logger
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -97,31 +97,6 @@ def module_for(cfg: DictConfig, steps: int) -> MembershipTraining:
     )
     model = MembershipModel(**model_arguments(cfg))
     return MembershipTraining(model, plan, tuple(cfg.validation.lengths), trained_length(cfg))
-
-
-def wandb_logger(cfg: DictConfig, run: Run) -> list:
-    """A W&B logger, or none. It never asks: without a login it is offline, and the run folder owns the run's id."""
-    mode = cfg.logger.wandb
-    if mode == "off" or (mode == "auto" and find_spec("wandb") is None):
-        return []
-    if find_spec("wandb") is None:
-        raise UsageError(f"logger.wandb={mode} needs W&B: pip install 'ecclab[wandb]'")
-    import wandb
-    from lightning.pytorch.loggers import WandbLogger
-
-    logged_in = bool(os.environ.get("WANDB_API_KEY") or wandb.api.api_key)
-    if mode == "online" and not logged_in:
-        raise UsageError("logger.wandb=online needs a login: set WANDB_API_KEY or run `wandb login`")
-    offline = mode == "offline" or os.environ.get("WANDB_MODE") == "offline" or not logged_in
-    settings = wandb.Settings(console="off", silent=True, init_timeout=30)
-    group = cfg.logger.group or cfg.preset
-    tags = [cfg.backbone.name, f"d{cfg.d}", cfg.preset, *cfg.logger.tags]
-    logger = WandbLogger(
-        save_dir=str(run.path), project=cfg.logger.project, name=run.name, id=run.name, resume="allow",
-        offline=offline, group=group, tags=tags, log_model=False, settings=settings,
-    )  # fmt: skip
-    logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
-    return [logger]
 
 
 def open_run(cfg: DictConfig) -> Run:

@@ -1,0 +1,140 @@
+"""From runs to a report: evaluate what is not evaluated yet, score the saved tables, draw, write.
+
+A run's own evaluation lands in its `eval/`, a comparison of several in `outputs/compare-...`:
+
+    responses-<plan>-<weights>.parquet   one row per question, beside the run
+    metrics.json, metrics.tsv            every number with its 95 % interval
+    figures/*.png, *.svg                 the figures of the report
+    report.html                          one self-contained page
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import polars as pl
+import torch
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from backbones.run import Run, find_runs, replacing
+from scoring import read_tables
+from scoring.figures import save_figures
+from scoring.report import write_report
+from scoring.summary import Scores, Settings, score
+
+from .config import UsageError
+from .evaluation import Plan, Streams, backbone_system, evaluate, plan_for, references
+
+SOLVERS_SHOWN = ("hist", "hist2", "set2")
+"""Reference solvers printed beside every accuracy; all of them are in the table and the report."""
+
+
+def device_for(cfg: DictConfig) -> torch.device:
+    """The device of an evaluation.
+
+    Raises:
+        UsageError: unknown, or CUDA where there is none.
+    """
+    if cfg.device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"device={cfg.device}: choose auto, cpu or cuda")
+    if cfg.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device=cuda, but torch sees no CUDA device; leave device out for the CPU")
+    return torch.device("cuda" if torch.cuda.is_available() and cfg.device != "cpu" else "cpu")
+
+
+def chosen_runs(cfg: DictConfig) -> list[Run]:
+    """The run folders that the command names.
+
+    Raises:
+        UsageError: neither or both of run= and runs=.
+    """
+    if (cfg.run is None) == (cfg.runs is None):
+        raise UsageError("name what to evaluate: run=outputs/<run> for one, or 'runs=outputs/*' for several")
+    return find_runs(str(cfg.runs)) if cfg.run is None else [Run(Path(cfg.run))]
+
+
+def answers_of(run: Run, plan: Plan, device: torch.device, source: Streams) -> Path:
+    """The run's response table for a plan, completed if need be."""
+    run.record()
+    weights = hashlib.sha256(run.best.read_bytes()).hexdigest()[:8] if run.best.exists() else "none"
+    path = run.evaluation / f"responses-{plan.digest}-{weights}.parquet"
+    if not path.exists():
+        evaluate([backbone_system(run, device)], plan, path, source)
+    return path
+
+
+def evaluate_runs(cfg: DictConfig) -> Path:
+    """Evaluate and score what `cfg` names.
+
+    Returns:
+        The folder of the report.
+    """
+    device, runs = device_for(cfg), chosen_runs(cfg)
+    if cfg.threads:
+        torch.set_num_threads(cfg.threads)
+    shared = Path(cfg.outputs) / ".evaluation"
+    tables, plans = [], {}
+    for run in runs:
+        try:
+            plan = plan_for(cfg, run.record()["trained_length"])
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        source = Streams(plan, shared, cfg.processes)
+        plans[plan.digest] = references(plan, shared, source)
+        tables.append(answers_of(run, plan, device, source))
+    scores = score(read_tables([*tables, *plans.values()]), Settings(redraws=cfg.redraws))
+    return write_everything(cfg, runs, scores)
+
+
+def write_everything(cfg: DictConfig, runs: list[Run], scores: Scores) -> Path:
+    """Metrics, figures and report; prints the main table and where the rest is."""
+    if cfg.out:
+        out = Path(cfg.out)
+    elif cfg.run:
+        out = runs[0].evaluation
+    else:
+        digest = hashlib.sha256(" ".join(run.name for run in runs).encode()).hexdigest()[:6]
+        out = Path(cfg.outputs) / f"compare-{len(runs)}-{digest}"
+    out.mkdir(parents=True, exist_ok=True)
+    rows = scores.rows()
+    with replacing(out / "metrics.json") as temporary:
+        temporary.write_text(
+            json.dumps({"metrics": rows, "provenance": scores.provenance}, indent=1, default=str) + "\n"
+        )
+    with replacing(out / "metrics.tsv") as temporary:
+        pl.DataFrame(rows, infer_schema_length=None).write_csv(temporary, separator="\t")
+    Console().print(summary(scores))
+    if cfg.report:
+        save_figures(scores, out / "figures")
+        print(f"report: {write_report(scores, out / 'report.html')}")
+    print(f"metrics: {out / 'metrics.tsv'}")
+    return out
+
+
+def summary(scores: Scores) -> Table:
+    """Accuracy of every system with its interval, recall and specificity apart, beside the reference solvers."""
+    table = Table(title="accuracy [95 % interval], recall / specificity", title_justify="left")
+    for head in ("queries", "band", "L"):
+        table.add_column(head)
+    systems = list(dict.fromkeys(c.system for c in scores.at(references=False)))
+    for head in (*systems, *SOLVERS_SHOWN):
+        table.add_column(head, justify="right")
+    for question in scores.questions():
+        cells = {c.system: c for c in scores.cells if c.key._replace(system="") == question}
+        values = []
+        for system in (*systems, *SOLVERS_SHOWN):
+            found = cells[system].estimates if system in cells else None
+            if found is None:
+                values.append("")
+                continue
+            a, recall, specificity = (found[name, ""] for name in ("accuracy", "recall", "specificity"))
+            text = f"{a.value:.3f}"
+            if system in systems:
+                text += f" [{a.low:.3f}, {a.high:.3f}]  {recall.value:.2f} / {specificity.value:.2f}"
+            values.append(text)
+        table.add_row(question.query_set, question.band, str(question.L), *values)
+    return table
