@@ -90,7 +90,8 @@ class StreamTokens:
         for name, x in self.seen.items():
             cache = self.state.conv[name]
             keep = cache.shape[1]
-            conv[name] = x[:, t - keep : t] if t >= keep else torch.cat([cache[:, t:], x[:, :t]], 1)
+            # A copy: a slice would keep the whole projected stream in memory for as long as the state lives.
+            conv[name] = x[:, t - keep : t].clone() if t >= keep else torch.cat([cache[:, t:], x[:, :t]], 1)
         position = self.state.position
         return LinearState(S, conv, None if position is None else position + t)
 
