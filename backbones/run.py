@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,9 +40,7 @@ class RunError(ValueError):
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to that becomes `path` when the block ends well, and disappears when it does not."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary
         with open(temporary, "rb") as file:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -22,6 +23,7 @@ from rich.table import Table
 
 from backbones.run import Run, find_runs, replacing
 from scoring import read_tables
+from scoring.comparisons import CellScore
 from scoring.figures import save_figures
 from scoring.report import write_report
 from scoring.summary import Scores, Settings, score
@@ -29,6 +31,7 @@ from scoring.summary import Scores, Settings, score
 from .config import UsageError
 from .evaluation import Plan, Streams, backbone_system, evaluate, plan_for, references
 
+CAPTION = "95 % interval over streams; below it recall / specificity"
 SOLVERS_SHOWN = ("hist", "hist2", "set2")
 """Reference solvers printed beside every accuracy; all of them are in the table and the report."""
 
@@ -107,7 +110,8 @@ def write_everything(cfg: DictConfig, runs: list[Run], scores: Scores) -> Path:
         )
     with replacing(out / "metrics.tsv") as temporary:
         pl.DataFrame(rows, infer_schema_length=None).write_csv(temporary, separator="\t")
-    Console().print(summary(scores))
+    for table in summaries(scores):
+        Console(width=None if sys.stdout.isatty() else 160).print(table)
     if cfg.report:
         save_figures(scores, out / "figures")
         print(f"report: {write_report(scores, out / 'report.html')}")
@@ -115,26 +119,28 @@ def write_everything(cfg: DictConfig, runs: list[Run], scores: Scores) -> Path:
     return out
 
 
-def summary(scores: Scores) -> Table:
-    """Accuracy of every system with its interval, recall and specificity apart, beside the reference solvers."""
-    table = Table(title="accuracy [95 % interval], recall / specificity", title_justify="left")
-    for head in ("queries", "band", "L"):
-        table.add_column(head)
-    systems = list(dict.fromkeys(c.system for c in scores.at(references=False)))
-    for head in (*systems, *SOLVERS_SHOWN):
-        table.add_column(head, justify="right")
-    for question in scores.questions():
-        cells = {c.system: c for c in scores.cells if c.key._replace(system="") == question}
-        values = []
+def summaries(scores: Scores) -> list[Table]:
+    """A table per query set: accuracy of every system and band and length, recall and specificity apart."""
+    order = {"uniform": 0, "near": 1, "order": 2}
+    tables = []
+    for query_set in sorted({q.query_set for q in scores.questions()}, key=lambda name: order.get(name, 3)):
+        questions = [q for q in scores.questions() if q.query_set == query_set]
+        table = Table(title=f"accuracy, {query_set} negatives", title_justify="left", caption=CAPTION)
+        table.add_column("system")
+        for q in questions:
+            table.add_column(f"{q.band} entropy\nL = {q.L}", justify="right")
+        found = {(c.system, c.band, c.length): c for c in scores.at(query_set=query_set)}
+        systems = list(dict.fromkeys(c.system for c in scores.at(references=False)))
         for system in (*systems, *SOLVERS_SHOWN):
-            found = cells[system].estimates if system in cells else None
-            if found is None:
-                values.append("")
-                continue
-            a, recall, specificity = (found[name, ""] for name in ("accuracy", "recall", "specificity"))
-            text = f"{a.value:.3f}"
-            if system in systems:
-                text += f" [{a.low:.3f}, {a.high:.3f}]  {recall.value:.2f} / {specificity.value:.2f}"
-            values.append(text)
-        table.add_row(question.query_set, question.band, str(question.L), *values)
-    return table
+            cells = [found.get((system, q.band, q.L)) for q in questions]
+            table.add_row(system, *(_cell(c) for c in cells), style="dim" if system in SOLVERS_SHOWN else None)
+        tables.append(table)
+    return tables
+
+
+def _cell(cell: CellScore | None) -> str:
+    if cell is None:
+        return ""
+    accuracy, recall, specificity = (cell.estimates[name, ""] for name in ("accuracy", "recall", "specificity"))
+    interval = f"[{accuracy.low:.3f}, {accuracy.high:.3f}]"
+    return f"{accuracy.value:.3f} {interval}\n{recall.value:.2f} / {specificity.value:.2f}"
