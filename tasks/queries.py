@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from tasks.batch import KINDS, MAX_CANDIDATE, VOCABULARY
-from tasks.rng import below, fold, unit, words
+from tasks.rng import below, fold, words
 from tasks.windows import WindowIndex, decode, mask
 
 # Tries by rejection, in blocks: most queries are settled by the first block, and only the others pay for the second.
@@ -67,7 +67,7 @@ class Slots:
     """Random key, uint64."""
 
     def take(self, which: np.ndarray) -> Slots:
-        return Slots(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+        return Slots(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 class NegativeSampler:
@@ -103,7 +103,7 @@ class NegativeSampler:
     def _search(self, query_set: str, slots: Slots) -> np.ndarray:
         """Codes [K], -1 where the query set has no candidate."""
         propose = getattr(self, f"_propose_{query_set}")
-        slots = Slots(slots.row, slots.time, slots.n, slots.end, fold(slots.key, KINDS.index(query_set)))
+        slots = replace(slots, key=fold(slots.key, KINDS.index(query_set)))
         codes = np.full(len(slots.row), -1)
         todo = np.arange(len(codes))
         for first, last in _BLOCKS[query_set]:
@@ -122,7 +122,8 @@ class NegativeSampler:
                 choices[group] = self._choices(query_set, *group)
             options, weight = choices[group]
             if options.size:
-                codes[k] = options[np.searchsorted(weight, unit(words(slots.key[k], 1))[0] * weight[-1], side="right")]
+                draw = below(words(slots.key[k], 1), weight[-1])[0]
+                codes[k] = options[np.searchsorted(weight, draw, side="right")]
         return codes
 
     # -- by rejection: [K, M] codes, and whether each meets its set's rule (absence is checked by the caller) ---------

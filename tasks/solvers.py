@@ -12,8 +12,9 @@
     exact              the stream                     the candidate occurs
 
 Positives are copied from the stream and so favour its frequent symbols; on uniform streams of 64 symbols `hist` is
-right 70 % of the time with no memory of order. A backbone has learned the task only above `hist`. Likelihood ratios become
-probabilities through a sigmoid; their thresholds are not tuned, so each accuracy is a lower bound for such a memory.
+right 70 % of the time with no memory of order. A backbone has learned the task only above `hist`. Likelihood ratios
+become probabilities through a sigmoid; their thresholds are not tuned, so each accuracy is a lower bound for such a
+memory.
 
 Letters: B streams, L symbols, Q queries, k symbols per gram.
 """
