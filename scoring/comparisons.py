@@ -35,6 +35,7 @@ class CellScore:
     key: CellKey
     architecture: str
     width: int | None
+    options: int
     n: int
     streams: int
     estimates: dict[tuple[str, str], Estimate]
@@ -43,8 +44,24 @@ class CellScore:
     cost: Cost | None = field(repr=False)
 
     @property
+    def system(self) -> str:
+        return self.key.system
+
+    @property
+    def band(self) -> str:
+        return self.key.band
+
+    @property
+    def length(self) -> int:
+        return self.key.L
+
+    @property
     def accuracy(self) -> float:
         return self.estimates["accuracy", ""].value
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.options
 
     @property
     def flops(self) -> float | None:

@@ -49,8 +49,8 @@ DEFINITIONS = (
         "Exact one-sided binomial p of at least as many right answers by guessing. For information: it takes questions "
         "of one stream for independent, which they are not."),
     Definition("order_probe", "order probe", "difference", "higher", "Capacity",
-        "On the `order` query set: the share of yes on windows that occurred minus the share of yes on the same kind of "
-        "windows with their symbols permuted. Near 0, the memory holds which symbols came but not in which order."),
+        "On the `order` query set: the share of yes on windows that occurred minus the share of yes on such windows "
+        "with their symbols permuted. Near 0, the memory holds which symbols came but not in which order."),
     Definition("accuracy_over_reference", "accuracy over hist", "difference", "higher", "Capacity",
         "Accuracy minus that of the reference solver (symbol counts by default) on the same questions."),
     Definition("learned", "learned", "yes/no", "higher", "Capacity",

@@ -25,7 +25,8 @@ class Cost:
     """What accuracy costs in one cell.
 
     Attributes:
-        mean: mean FLOPs per answer; mean_draws [R] on each redraw.
+        mean: mean FLOPs per answer, write / queries + read; mean_draws [R] on each redraw.
+        write, read: mean FLOPs of writing a stream and of one read.
         flops, running: float [G], running accuracy at each distinct cost.
         reach: [T] FLOPs at which each target accuracy is first reached; infinite when it is not.
         within: [B] running accuracy within each budget; NaN when not even the cheapest answer fits.
@@ -33,6 +34,8 @@ class Cost:
     """
 
     mean: float
+    write: float
+    read: float
     flops: np.ndarray
     running: np.ndarray
     reach: np.ndarray
@@ -72,7 +75,8 @@ def cell_cost(
     reach_draws, within_draws = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     spent = redraws.totals(cell.sums(cost, np.ones(cell.n)))
     mean_draws = spent[:, 0] / spent[:, 1]
-    return Cost(float(cost.mean()), flops, right / cell.n, reach[0], within[0], mean_draws, reach_draws, within_draws)
+    means = (float(x.mean()) for x in (cost, cell.flops_write, cell.flops_read))
+    return Cost(*means, flops, right / cell.n, reach[0], within[0], mean_draws, reach_draws, within_draws)
 
 
 def flops_saved(

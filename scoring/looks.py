@@ -7,7 +7,9 @@ architecture needs no entry: its look follows from its name.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from scoring.comparisons import REFERENCES, CellScore
 
@@ -70,6 +72,15 @@ def labels(cells: list[CellScore]) -> dict[str, str]:
     short = {}
     for cell in cells:
         width = f" D={cell.width}" if cell.width and cell.architecture not in REFERENCES else ""
-        short[cell.key.system] = look(cell.architecture).label + width
+        short[cell.system] = look(cell.architecture).label + width
     taken = list(short.values())
     return {s: text if taken.count(text) == 1 else f"{text} ({s})" for s, text in short.items()}
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights for labels: at least `gap` apart, in the same order, each at or above the given one."""
+    moved = list(heights)
+    order = sorted(range(len(moved)), key=lambda i: moved[i])
+    for below, i in pairwise(order):
+        moved[i] = max(moved[i], moved[below] + gap)
+    return moved

@@ -128,7 +128,7 @@ def _columns(cell: Cell) -> dict[str, np.ndarray]:
 
 
 def _above_chance(correct: np.ndarray, asked: np.ndarray, options: int) -> np.ndarray:
-    """At least a fifth of the way from chance to perfect, in whole numbers: 60% of yes/no questions, 40% of four-way."""
+    """At least a fifth of the way from chance to perfect, in whole numbers: 60% of yes/no, 40% of four-way."""
     return np.asarray(5 * options * correct >= (options + 4) * asked, float)
 
 

@@ -59,7 +59,7 @@ class Ranking:
         return cls(order, np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(order) else order)
 
     def redrawn(self, cell: Cell, redraws: Redraws) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield blocks of r redraws: questions entered and right ones at each group's end [r, G], questions asked [r]."""
+        """Yield r redraws at a time: questions entered and right at each group's end [r, G], questions asked [r]."""
         asked = np.bincount(cell.stream, minlength=cell.streams)
         stream, correct = cell.stream[self.order], cell.correct[self.order].astype(np.int32)
         groups = len(self.ends)

@@ -160,33 +160,43 @@ class Scores:
         return [c for c in cells if references or not c.is_reference]
 
     def frontier(self, budget: float | None = None, **where: Any) -> Frontier:
-        """The coverage-accuracy frontier of the systems within a budget (FLOPs), over the cells matching `where`.
+        """`frontier_of` the cells matching `where`, reference solvers left out.
 
         Raises:
             ValueError: `where` leaves several kinds of question.
         """
-        cells = [c for c in self._one_kind(where) if c.curve is not None]
-        return coverage_frontier([Contender(c.key.system, c.flops, c.curve) for c in cells], budget)
+        return frontier_of(self._one_kind(where), budget)
 
     def cost_frontier(self, **where: Any) -> CostFrontier:
-        """The accuracy-against-FLOPs frontier over the cells matching `where`; same errors as `frontier`."""
-        cells = tuple(c for c in self._one_kind(where) if c.cost is not None)
-        flops = np.array([c.flops for c in cells])
-        on = np.zeros(len(cells), bool)
-        if not cells:
-            return CostFrontier((), flops, on, flops)
-        on[cost_frontier(flops, np.array([c.accuracy for c in cells]))] = True
-        return CostFrontier(cells, flops, on, cost_support(flops, np.stack([c.accuracy_draws for c in cells], axis=1)))
+        """`cost_frontier_of` the cells matching `where`, reference solvers left out; same error as `frontier`."""
+        return cost_frontier_of(self._one_kind(where))
 
     def _one_kind(self, where: dict[str, Any]) -> list[CellScore]:
         cells = self.at(references=False, **where)
         kinds = {c.key._replace(system="") for c in cells}
         if len(kinds) > 1:
             differing = [f for f in CellKey._fields if len({getattr(k, f) for k in kinds}) > 1]
-            raise ValueError(
-                f"a frontier compares answers to the same questions; choose one {' and one '.join(differing)}"
-            )
+            raise ValueError(f"a frontier needs one kind of question; choose one {' and one '.join(differing)}")
         return cells
+
+
+def frontier_of(cells: Sequence[CellScore], budget: float | None = None) -> Frontier:
+    """The coverage-accuracy frontier of the systems whose mean FLOPs per answer are within the budget.
+
+    Systems without confidences have one point, their own coverage, only if a curve exists; the others are left out.
+    """
+    return coverage_frontier([Contender(c.key.system, c.flops, c.curve) for c in cells if c.curve is not None], budget)
+
+
+def cost_frontier_of(cells: Sequence[CellScore]) -> CostFrontier:
+    """The accuracy-against-FLOPs frontier of the systems whose cost is known."""
+    priced = tuple(c for c in cells if c.cost is not None)
+    flops = np.array([c.flops for c in priced])
+    on = np.zeros(len(priced), bool)
+    if not priced:
+        return CostFrontier((), flops, on, flops)
+    on[cost_frontier(flops, np.array([c.accuracy for c in priced]))] = True
+    return CostFrontier(priced, flops, on, cost_support(flops, np.stack([c.accuracy_draws for c in priced], axis=1)))
 
 
 def score(table: TableLike, settings: Settings | None = None) -> Scores:
@@ -239,7 +249,7 @@ def _score_cell(cell: Cell, settings: Settings) -> CellScore:
         for i, name in enumerate(names):
             estimates[name, ""] = estimate(values[i], draws[:, i], *size, notes[i])
     key = cell.key
-    return CellScore(key, cell.architecture, cell.width, *size, estimates, accuracy_draws, curve, cost)
+    return CellScore(key, cell.architecture, cell.width, cell.options, *size, estimates, accuracy_draws, curve, cost)
 
 
 def _arm_estimates(pairs: dict[CellKey, ArmPair | None], settings: Settings):

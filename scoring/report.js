@@ -1,0 +1,317 @@
+"use strict";
+// The page: choosers, legend, charts and sortable tables over the data that report.py embedded. No network is used.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const $ = (id) => document.getElementById(id);
+const percent = (x) => (100 * x).toFixed(1) + "%";
+const safe = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const hidden = new Set(); // system ids switched off in the legend
+const NO_LIMIT = 1000; // right end of the budget slider
+
+function mflops(f) {
+  if (f >= 1e12) return (f / 1e12).toLocaleString("en", { maximumSignificantDigits: 3 }) + " TFLOPs";
+  const m = f / 1e6;
+  const digits = m >= 100 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 3 };
+  return m.toLocaleString("en", digits) + " MFLOPs";
+}
+
+// ---- state -------------------------------------------------------------------------------------------------------
+
+function options(select, values, text) {
+  const before = select.value;
+  select.replaceChildren(...values.map((v) => new Option(text ? text(v) : v, v)));
+  select.value = values.map(String).includes(before) ? before : String(values[0]);
+}
+
+const subject = () => DATA.subjects[Number($("subject").value)];
+const queries = () => Number($("queries").value);
+const style = (cell) => subject().systems[cell.s];
+const cost = (cell) => (cell.write === null ? null : cell.write / queries() + cell.read);
+const visible = (cell) => !hidden.has(style(cell).id);
+
+function cellsAt(band, length) {
+  return subject().cells.filter((c) => c.band === band && c.L === length);
+}
+
+function here(references = false) {
+  const cells = cellsAt($("band").value, Number($("length").value));
+  return cells.filter((c) => visible(c) && (references || !style(c).reference));
+}
+
+// ---- budget ------------------------------------------------------------------------------------------------------
+
+function costRange() {
+  const costs = subject().cells.filter((c) => !style(c).reference).map(cost).filter((c) => c > 0);
+  return costs.length ? [Math.min(...costs) / 1.1, Math.max(...costs) * 1.1] : null;
+}
+
+function budget() {
+  const at = Number($("budget").value), range = costRange();
+  if (at >= NO_LIMIT || !range) return Infinity;
+  return range[0] * (range[1] / range[0]) ** (at / (NO_LIMIT - 1));
+}
+
+function setBudget(flops) {
+  const range = costRange();
+  const at = range ? (NO_LIMIT - 1) * Math.log(flops / range[0]) / Math.log(range[1] / range[0]) : NO_LIMIT;
+  $("budget").value = flops === Infinity ? NO_LIMIT : Math.ceil(Math.min(NO_LIMIT - 1, Math.max(0, at)));
+  exactBudget = flops;
+  drawFrontier();
+}
+
+let exactBudget = Infinity; // a button's budget, which the slider's steps would round
+
+// Points that no other point dominates, by falling coverage. points: [{x, y, ...}].
+function undominated(points) {
+  const sorted = [...points].sort((p, q) => q.x - p.x || q.y - p.y);
+  const kept = [];
+  let best = -Infinity;
+  for (const p of sorted) {
+    const last = kept[kept.length - 1];
+    if (p.y > best) { kept.push(p); best = p.y; }
+    else if (last && p.x === last.x && p.y === last.y && p.cell !== last.cell) kept.push(p);
+  }
+  return kept;
+}
+
+// ---- charts ------------------------------------------------------------------------------------------------------
+
+const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
+const GREY = { gridcolor: "#e6e6e6", zerolinecolor: "#e6e6e6", linecolor: "#999", automargin: true, fixedrange: true };
+
+function layout(xaxis, yaxis, extra = {}) {
+  const base = { margin: { l: 52, r: 12, t: extra.title ? 34 : 10, b: 48 }, showlegend: false, hovermode: "closest",
+    font: { family: "system-ui, DejaVu Sans, sans-serif", size: 12, color: "#1a1a1a" }, plot_bgcolor: "#fff",
+    hoverlabel: { align: "left" } };
+  return Object.assign(base, extra, { xaxis: { ...GREY, ...xaxis }, yaxis: { ...GREY, ...yaxis } });
+}
+
+function accuracyAxis(title, cells, low) {
+  const floor = Math.min(subject().chance, low ?? 1);
+  return { title: { text: title }, tickformat: ".0%", range: [Math.max(0, floor - 0.05), 1.03] };
+}
+
+function chanceLine() {
+  const y = subject().chance;
+  return { shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: "#555", width: 1, dash: "dot" } }],
+    annotations: [{ xref: "paper", x: 0.01, y, text: "chance", showarrow: false, yanchor: "bottom", font: { size: 10, color: "#555" } }] };
+}
+
+const COVERAGE_AXIS = { title: { text: "coverage: share of questions answered" }, tickformat: ".0%", range: [0, 1.02] };
+const line = (cell, width = 2) => ({ color: style(cell).colour, dash: style(cell).dash, width });
+const marker = (cell, size = 8) => ({ color: style(cell).colour, symbol: style(cell).symbol, size });
+
+function pointText(cell, i) {
+  const c = cell.curve, f = cost(cell);
+  return `<b>${safe(style(cell).label)}</b><br>threshold ${c.t[i].toFixed(4)}<br>coverage ${percent(c.c[i])}` +
+    `<br>accuracy ${percent(c.a[i])}<br>${f === null ? "FLOPs not known" : mflops(f) + " per answer"}`;
+}
+
+function curveTrace(cell, changes) {
+  const c = cell.curve;
+  return { type: "scatter", mode: "lines", x: c.c, y: c.a, line: line(cell, 1.2), hoverinfo: "text", name: style(cell).label,
+    text: c.c.map((_, i) => pointText(cell, i)), ...changes };
+}
+
+const lowest = (cells) => Math.min(1, ...cells.flatMap((c) => c.curve.a.filter((_, i) => c.curve.c[i] > 0.03)));
+
+function drawFrontier() {
+  const cells = here().filter((c) => c.curve), limit = exactBudget ?? budget();
+  const fits = (c) => limit === Infinity || (cost(c) !== null && cost(c) <= limit);
+  const inside = cells.filter(fits);
+  const all = inside.flatMap((cell) => cell.curve.c.map((x, i) => ({ x, y: cell.curve.a[i], cell, i })));
+  const points = undominated(all);
+  const traces = cells.map((c) => curveTrace(c, fits(c) ? { opacity: 0.45 } : { line: { color: "#ccc", width: 1, dash: "dot" } }));
+  traces.push({ type: "scatter", mode: "lines", x: points.map((p) => p.x), y: points.map((p) => p.y), hoverinfo: "skip",
+    line: { color: "#111", width: 1.5, shape: "hv" }, name: "frontier" });
+  traces.push({ type: "scatter", mode: "markers", x: points.map((p) => p.x), y: points.map((p) => p.y), hoverinfo: "text",
+    text: points.map((p) => pointText(p.cell, p.i)), name: "frontier points",
+    marker: { color: points.map((p) => style(p.cell).colour), symbol: points.map((p) => style(p.cell).symbol), size: 7 } });
+  Plotly.react("frontier", traces, layout(COVERAGE_AXIS, accuracyAxis("accuracy among answers", cells, lowest(cells)), chanceLine()), CONFIG);
+  const known = limit === Infinity ? "no budget" : `budget ≤ ${mflops(limit)} per answer`;
+  $("budget-text").textContent = `${known}: ${inside.length} of ${cells.length} systems admitted`;
+  for (const b of $("tiers").children) b.setAttribute("aria-pressed", String(Number(b.value) === limit));
+  showHolders(points);
+}
+
+function showHolders(points) {
+  const spans = new Map();
+  for (const p of points) {
+    const at = spans.get(p.cell.s) ?? [p.x, p.x];
+    spans.set(p.cell.s, [Math.min(at[0], p.x), Math.max(at[1], p.x)]);
+  }
+  const items = [...spans].map(([s, [a, b]]) =>
+    `${subject().systems[s].label} (coverage ${a === b ? percent(a) : percent(a) + " to " + percent(b)})`);
+  $("holders").textContent = items.length ? "On the frontier: " + items.join("; ") + "." : "No system is admitted.";
+}
+
+function drawCurves() {
+  const cells = here().filter((c) => c.curve), traces = [];
+  for (const c of cells) {
+    const grid = DATA.grid.filter((_, i) => c.curve.lo[i] !== null);
+    const lo = c.curve.lo.filter((v) => v !== null), hi = c.curve.hi.filter((v) => v !== null);
+    traces.push({ type: "scatter", mode: "lines", x: [...grid, ...[...grid].reverse()], y: [...lo, ...[...hi].reverse()],
+      fill: "toself", fillcolor: style(c).colour, opacity: 0.12, line: { width: 0 }, hoverinfo: "skip" });
+  }
+  for (const c of cells) {
+    traces.push(curveTrace(c, { line: line(c) }));
+    const end = c.curve.c.length - 1;
+    traces.push({ type: "scatter", mode: "markers", x: [c.curve.c[end]], y: [c.curve.a[end]], marker: marker(c), hoverinfo: "skip" });
+  }
+  Plotly.react("curves", traces, layout(COVERAGE_AXIS, accuracyAxis("accuracy among answers", cells, lowest(cells)), chanceLine()), CONFIG);
+}
+
+function drawLengths() {
+  const bands = subject().bands;
+  const panels = fill("lengths", bands.length);
+  bands.forEach((band, k) => {
+    const systems = new Map();
+    for (const c of subject().cells) if (c.band === band && visible(c)) systems.set(c.s, [...(systems.get(c.s) ?? []), c]);
+    const traces = [];
+    for (const cells of systems.values()) {
+      cells.sort((a, b) => a.L - b.L);
+      const reference = style(cells[0]).reference;
+      traces.push({ type: "scatter", mode: reference ? "lines" : "lines+markers", x: cells.map((c) => c.L), y: cells.map((c) => c.acc[0]),
+        line: line(cells[0], reference ? 1.2 : 2), marker: marker(cells[0]), hoverinfo: "text",
+        error_y: reference ? undefined : { type: "data", symmetric: false, thickness: 1, width: 0,
+          array: cells.map((c) => (c.acc[2] ?? c.acc[0]) - c.acc[0]), arrayminus: cells.map((c) => c.acc[0] - (c.acc[1] ?? c.acc[0])) },
+        text: cells.map((c) => `<b>${safe(style(c).label)}</b><br>L = ${c.L}<br>accuracy ${withInterval(c.acc)}`) });
+    }
+    const low = Math.min(...[...systems.values()].flat().map((c) => c.acc[0]));
+    Plotly.react(panels[k], traces, layout(
+      { title: { text: "stream length L" }, type: "log", tickvals: subject().lengths, ticktext: subject().lengths.map(String) },
+      accuracyAxis("accuracy", null, low), { title: { text: `${band} entropy`, font: { size: 13 } }, ...chanceLine() }), CONFIG);
+  });
+}
+
+function withInterval(e) {
+  return percent(e[0]) + (e[1] === null || e[2] === null ? "" : ` [${(100 * e[1]).toFixed(1)}, ${(100 * e[2]).toFixed(1)}]`);
+}
+
+function drawCost() {
+  const cells = here().filter((c) => cost(c) !== null);
+  const best = undominated(cells.map((cell) => ({ x: -cost(cell), y: cell.acc[0], cell })));
+  const on = new Set(best.map((p) => p.cell));
+  cells.sort((a, b) => on.has(b) - on.has(a));
+  const traces = [{ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: "#111", width: 1.2, shape: "hv" },
+    x: [...best.map((p) => -p.x), Math.max(...cells.map(cost))], y: [...best.map((p) => p.y), best.length ? best.at(-1).y : null] }];
+  const labelled = [];
+  for (const c of cells) {
+    // A label that would cover another is left to the legend and the hover text; systems on the frontier come first.
+    const clear = !labelled.some((o) => Math.abs(Math.log(cost(o) / cost(c))) < 1 && Math.abs(o.acc[0] - c.acc[0]) < 0.025);
+    if (clear) labelled.push(c);
+    traces.push({ type: "scatter", mode: clear ? "markers+text" : "markers", x: [cost(c)], y: [c.acc[0]], hoverinfo: "text", textposition: "top right",
+      text: [safe(style(c).label)], textfont: { size: 10 }, cliponaxis: false,
+      hovertext: [`<b>${safe(style(c).label)}</b><br>${mflops(cost(c))} per answer<br>accuracy ${withInterval(c.acc)}`],
+      error_y: { type: "data", symmetric: false, thickness: 1, width: 0, array: [(c.acc[2] ?? c.acc[0]) - c.acc[0]], arrayminus: [c.acc[0] - (c.acc[1] ?? c.acc[0])] },
+      marker: { ...marker(c, 10), color: on.has(c) ? style(c).colour : "#fff", line: { color: style(c).colour, width: 2 } } });
+  }
+  const costs = cells.map(cost), wide = cells.length ? [Math.log10(Math.min(...costs)) - 0.1, Math.log10(Math.max(...costs))] : [0, 1];
+  const decades = Array.from({ length: 20 }, (_, i) => 10 ** i), tight = wide[1] - wide[0] < 1.5;
+  const ticks = decades.flatMap((d) => (tight ? [d, 2 * d, 5 * d] : [d]));
+  const text = queries() === 1 ? "FLOPs per answer, one question per stream" : `FLOPs per answer, ${queries()} questions per stream`;
+  Plotly.react("cost", traces, layout(
+    { title: { text }, type: "log", range: [wide[0], wide[1] + 0.35 * Math.max(0.4, wide[1] - wide[0])], tickvals: ticks, ticktext: ticks.map(mflops) },
+    accuracyAxis("accuracy", null, Math.min(...cells.map((c) => c.acc[0]))), chanceLine()), CONFIG);
+}
+
+function drawGroups() {
+  const panels = fill("groups", 2);
+  [["ages", "age of the latest match, steps", "recall"], ["sizes", "candidate length", "accuracy"]].forEach(([field, text, y], k) => {
+    const cells = here().filter((c) => c[field].length);
+    const order = [...new Set(cells.flatMap((c) => c[field].map((g) => g[0])))].sort((a, b) => parseInt(a) - parseInt(b));
+    const traces = cells.map((c) => ({ type: "scatter", mode: "lines+markers", x: c[field].map((g) => g[0]), y: c[field].map((g) => g[1]),
+      line: line(c), marker: marker(c, 7), hoverinfo: "text",
+      text: c[field].map((g) => `<b>${safe(style(c).label)}</b><br>${text.split(",")[0]} ${g[0]}<br>${y} ${withInterval(g.slice(1))}`),
+      error_y: { type: "data", symmetric: false, thickness: 0.7, width: 0, array: c[field].map((g) => (g[3] ?? g[1]) - g[1]),
+        arrayminus: c[field].map((g) => g[1] - (g[2] ?? g[1])) } }));
+    Plotly.react(panels[k], traces, layout({ title: { text }, type: "category", categoryorder: "array", categoryarray: order },
+      { title: { text: y }, tickformat: ".0%", range: [0, 1.04] }), CONFIG);
+  });
+}
+
+function fill(id, count) {
+  const parent = $(id);
+  while (parent.children.length > count) { Plotly.purge(parent.lastChild); parent.lastChild.remove(); }
+  while (parent.children.length < count) parent.append(Object.assign(document.createElement("div"), { className: "chart" }));
+  return [...parent.children];
+}
+
+// ---- legend and tables -------------------------------------------------------------------------------------------
+
+const SHAPES = { circle: '<circle cx="16" cy="7" r="4"/>', "triangle-up": '<path d="M16 2 L21 11 L11 11 Z"/>', square: '<rect x="12" y="3" width="8" height="8"/>' };
+const DASHES = { solid: "", dash: "6 3", dot: "2 2", dashdot: "6 2 2 2" };
+
+function drawLegend() {
+  $("legend").replaceChildren(...subject().systems.map((s) => {
+    const button = document.createElement("button");
+    const shape = s.reference ? "" : SHAPES[s.symbol];
+    button.innerHTML = `<svg width="32" height="14" fill="${s.colour}" stroke="${s.colour}"><path d="M0 7 H32" stroke-width="2" stroke-dasharray="${DASHES[s.dash]}"/>${shape}</svg>`;
+    button.append(s.label);
+    button.setAttribute("aria-pressed", String(!hidden.has(s.id)));
+    button.onclick = () => { hidden.has(s.id) ? hidden.delete(s.id) : hidden.add(s.id); draw(); };
+    return button;
+  }));
+}
+
+function showTable() {
+  const want = `${$("subject").value}-${$("length").value}`;
+  for (const t of $("tables").children) t.hidden = t.dataset.at !== want;
+  for (const row of $("tables").querySelectorAll("tbody tr")) row.hidden = hidden.has(row.dataset.system);
+}
+
+function sortTable(head) {
+  const table = head.closest("table"), column = head.cellIndex;
+  const down = head.getAttribute("aria-sort") ? head.getAttribute("aria-sort") === "ascending" : head.dataset.better !== "lower" && column > 0;
+  for (const h of head.parentNode.cells) h.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const key = (row) => row.cells[column].dataset.v;
+  const rows = [...table.tBodies[0].rows].sort((a, b) => {
+    const [x, y] = [key(a), key(b)];
+    if (x === "" || y === "") return (x === "") - (y === ""); // unknown values last, either way
+    const order = column === 0 ? x.localeCompare(y) : Number(x) - Number(y);
+    return down ? -order : order;
+  });
+  table.tBodies[0].append(...rows);
+}
+
+// ---- start -------------------------------------------------------------------------------------------------------
+
+function draw() {
+  drawLegend();
+  showTable();
+  if (!window.Plotly) return;
+  drawFrontier(); drawCurves(); drawLengths(); drawCost(); drawGroups();
+}
+
+function choose() {
+  options($("band"), subject().bands);
+  options($("length"), subject().lengths);
+  const tiers = [...DATA.budgets, Infinity];
+  $("tiers").replaceChildren(...tiers.map((b) => Object.assign(document.createElement("button"), {
+    value: b, textContent: b === Infinity ? "no budget" : "≤ " + mflops(b), onclick: () => setBudget(b) })));
+  draw();
+}
+
+async function unpackPlotly() {
+  if (!window.DecompressionStream) throw new Error("this browser is too old to draw the charts; the tables work");
+  const bytes = Uint8Array.from(atob($("plotly").textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+}
+
+for (const head of document.querySelectorAll("#tables th[scope=col]")) head.firstElementChild.onclick = () => sortTable(head);
+options($("subject"), DATA.subjects.map((_, i) => i), (i) => DATA.subjects[i].title);
+options($("queries"), DATA.queries);
+$("subject").onchange = choose;
+for (const id of ["band", "length", "queries"]) $(id).onchange = draw;
+$("budget").oninput = () => { exactBudget = null; drawFrontier(); };
+const charts = () => document.querySelectorAll(".chart");
+// Charts keep their screen width when printed unless told: 680 px fits A4 and Letter.
+addEventListener("beforeprint", () => charts().forEach((c) => Plotly.relayout(c, { width: c.closest(".pair") ? 340 : 680 })));
+addEventListener("afterprint", () => charts().forEach((c) => Plotly.relayout(c, { width: null, autosize: true })));
+choose();
+unpackPlotly().then(draw).then(() => { document.body.dataset.ready = "true"; },
+  (error) => { $("status").textContent = "Charts could not be drawn: " + error.message; });
