@@ -47,7 +47,7 @@ def test_float32_stays_near_float64():
 
 @pytest.mark.parametrize("block", [48, 64, 96, 200, 201])
 def test_the_block_size_changes_nothing(block, monkeypatch):
-    """In flash-linear-attention (1104) a tile across blocks skipped the mask and read unwritten rows; here those are NaN."""
+    """In flash-linear-attention (1104) a tile across blocks skipped the mask and read rows not yet written."""
     x = inputs(L=200)
     expected = run(x, "reference")
     monkeypatch.setattr(blocked, "BLOCK", block)
