@@ -5,6 +5,19 @@ for the command line. Nothing here needs torch or another folder of this reposit
 """
 
 from scoring.storage import ResponseWriter, read_tables, sources, write_table
+from scoring.summary import Scores, Settings, score
 from scoring.table import COLUMNS, SCHEMA, TableError, validate
 
-__all__ = ["COLUMNS", "SCHEMA", "ResponseWriter", "TableError", "read_tables", "sources", "validate", "write_table"]
+__all__ = [
+    "COLUMNS",
+    "SCHEMA",
+    "ResponseWriter",
+    "Scores",
+    "Settings",
+    "TableError",
+    "read_tables",
+    "score",
+    "sources",
+    "validate",
+    "write_table",
+]

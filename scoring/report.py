@@ -29,6 +29,7 @@ from scoring.frontier import undominated
 from scoring.looks import DASHED, DOTTED, MIXED, labels, look, marker
 from scoring.selective import GRID, Curve
 from scoring.statistics import Estimate
+from scoring.storage import atomic
 from scoring.subjects import Subject, band_order, mflops, subjects
 from scoring.summary import Scores
 from scoring.table import MAX_BAND
@@ -71,7 +72,7 @@ def write_report(scores: Scores, path: str | Path, title: str = "How good is thi
     pieces = page.split("[[")
     filled = pieces[0] + "".join(parts[name] + rest for name, rest in (p.split("]]", 1) for p in pieces[1:]))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(filled, encoding="utf-8")
+    atomic(path, lambda file: file.write_text(filled, encoding="utf-8"))
     return path
 
 
@@ -224,7 +225,7 @@ def _table_row(row: EccRow, columns: Sequence[EccColumn], best: Sequence[float |
     for column, e, top in zip(columns, row.values, best, strict=True):
         if e is None or e.value is None:
             note = escape(e.note if e is not None and e.note else "not computed")
-            cells.append(f'<td data-v=""><span class="note" title="{note}">–</span></td>')
+            cells.append(f'<td class="{_importance(column)}" data-v=""><span class="note" title="{note}">–</span></td>')
             continue
         text = escape(show(e.value, column.unit))
         text = f'<span class="note" title="{escape(e.note)}">{text}</span>' if e.note else text
@@ -234,6 +235,11 @@ def _table_row(row: EccRow, columns: Sequence[EccColumn], best: Sequence[float |
         )
     kind = ' class="reference"' if row.cell.is_reference else ""
     return f'<tr{kind} data-system="{escape(row.cell.system)}">{"".join(cells)}</tr>'
+
+
+def _importance(column: EccColumn) -> str:
+    """Class of a column: the minor ones are left out on paper, where the table cannot scroll."""
+    return "main" if column.main else "minor"
 
 
 def _best(column: EccColumn, found: Sequence[Estimate | None]) -> float | None:

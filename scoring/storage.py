@@ -96,7 +96,7 @@ class ResponseWriter:
         if record.exists():
             self._same_identity(json.loads(record.read_text()), self.parts)
         else:
-            _atomic(record, lambda file: file.write_text(json.dumps(self.identity)))
+            atomic(record, lambda file: file.write_text(json.dumps(self.identity)))
 
     def __contains__(self, name: str) -> bool:
         """Whether this part is already on disk (always, once finished)."""
@@ -112,7 +112,7 @@ class ResponseWriter:
         if name in self:
             raise ValueError(f"part {name!r} of {self.path} is already written; test `name in writer` first")
         table = validate(rows, source=f"part {name!r}")
-        _atomic(self._part(name), lambda file: pq.write_table(table, file, compression="zstd"))
+        atomic(self._part(name), lambda file: pq.write_table(table, file, compression="zstd"))
 
     def table(self) -> pa.Table:
         """All rows so far."""
@@ -122,7 +122,7 @@ class ResponseWriter:
         """Join the parts into the final file and remove them; does nothing when that has been done."""
         if not self.finished:
             table = self.table().replace_schema_metadata({_META: json.dumps({"identity": self.identity}).encode()})
-            _atomic(self.path, lambda file: pq.write_table(table, file, compression="zstd"))
+            atomic(self.path, lambda file: pq.write_table(table, file, compression="zstd"))
             self.finished = True
             shutil.rmtree(self.parts, ignore_errors=True)
         return self.path
@@ -160,11 +160,11 @@ def write_table(table: TableLike, path: str | Path) -> Path:
     if path.suffix not in writers:
         raise ValueError(f"{path}: unknown ending {path.suffix!r}; use one of {', '.join(writers)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    _atomic(path, writers[path.suffix])
+    atomic(path, writers[path.suffix])
     return path
 
 
-def _atomic(path: Path, write: Any) -> None:
+def atomic(path: Path, write: Any) -> None:
     """Call `write(hidden file)`, flush it to disk and rename it to `path`; on failure leave nothing behind."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
