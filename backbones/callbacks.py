@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,30 @@ from lightning.pytorch.callbacks import Callback
 from .run import Run, RunError, replacing
 
 
+def load_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
+    """A Lightning checkpoint, loaded without unpickling code.
+
+    Raises:
+        RunError: truncated, damaged, or holding anything but tensors and plain values.
+    """
+    try:
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except Exception as error:  # torch.load raises a dozen types for a damaged file
+        raise RunError(
+            f"cannot resume from {path}: {str(error).splitlines()[0]} Delete the file to start this run again, "
+            "or set name=... to start another beside it"
+        ) from error
+
+
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Checkpoints that a kill or a full disk leaves whole, loaded without unpickling code."""
+    """Checkpoints that a kill or a full disk leaves whole."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         with replacing(Path(path)) as temporary:
             torch.save(checkpoint, temporary)
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = True) -> Any:
-        try:
-            return torch.load(path, map_location=map_location, weights_only=True)
-        except Exception as error:  # torch.load raises a dozen types for a damaged file
-            raise RunError(
-                f"cannot resume from {path}: {str(error).splitlines()[0]} Delete the file to start this run again, "
-                "or set name=... to start another beside it"
-            ) from error
+        return load_checkpoint(path, map_location)
 
 
 class SaveLast(Callback):
@@ -82,23 +92,32 @@ class SaveBest(Callback):
                 self.run.save_best(module.model, step=self.step, accuracy=accuracy)
 
 
-class ValidationLines(Callback):
-    """One line per validation where there is no terminal to draw a progress bar on."""
+class Stopwatch:
+    """Minutes on a clock since now, on top of those from before a resume."""
 
-    def __init__(self, write=print):
-        self.write = write
-        self._minutes, self._started = 0.0, time.monotonic()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"minutes": self.minutes}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._minutes, self._started = state["minutes"], time.monotonic()
+    def __init__(self, clock: Callable[[], float], before: float = 0.0):
+        self.clock, self.before, self.started = clock, before, clock()
 
     @property
     def minutes(self) -> float:
-        """Wall-clock minutes of training, those before a resume included."""
-        return self._minutes + (time.monotonic() - self._started) / 60
+        return self.before + (self.clock() - self.started) / 60
+
+
+class ValidationLines(Callback):
+    """One line per validation, and the time that training took: by the clock, and of the processor.
+
+    On a machine that does other things too, processor time is what a quiet machine's clock would have shown for a run
+    on one thread.
+    """
+
+    def __init__(self, write=print):
+        self.write, self.wall, self.cpu = write, Stopwatch(time.monotonic), Stopwatch(time.process_time)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"wall": self.wall.minutes, "cpu": self.cpu.minutes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.wall, self.cpu = (Stopwatch(w.clock, state[n]) for n, w in (("wall", self.wall), ("cpu", self.cpu)))
 
     def on_validation_end(self, trainer, module) -> None:
         if trainer.sanity_checking or not trainer.is_global_zero:
@@ -108,5 +127,5 @@ class ValidationLines(Callback):
         loss = metrics.get("train/loss")
         loss = f"loss {float(loss):.3f}  " if loss is not None else ""
         self.write(
-            f"step {trainer.global_step:>6}/{trainer.max_steps}  {self.minutes:5.1f} min  {loss}accuracy {lengths}"
+            f"step {trainer.global_step:>6}/{trainer.max_steps}  {self.wall.minutes:5.1f} min  {loss}accuracy {lengths}"
         )

@@ -22,6 +22,8 @@ from flops import Price
 from .base import MemoryBackbone, MemoryLayer
 
 REQUIRED = ("initial_state", "step")
+NO_ARCHITECTURES = ("lightning", "callbacks")
+"""Modules of this package that register nothing and take seconds to import."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def _load() -> None:
     import backbones
 
     for module in pkgutil.iter_modules(backbones.__path__):
-        if module.name.startswith("_"):
+        if module.name in NO_ARCHITECTURES:
             continue
         try:
             importlib.import_module(f"backbones.{module.name}")

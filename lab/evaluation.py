@@ -149,12 +149,13 @@ class Streams:
 
 
 def rows(system: System, batch: Batch, length: int, p_yes: torch.Tensor) -> dict[str, Any]:
-    """Columns of the response table for one batch: a row per query."""
+    """Columns of the response table for one batch: a row per query that is of the kind asked for."""
     B, Q = batch.labels.shape
+    keep = genuine(batch).numpy().ravel()
     p = p_yes.double().numpy().ravel()
     answer = (p > 0.5).astype(np.int64)  # an even p is a no: the solvers' rule is a strict inequality
     write, read = system.price(length)
-    return {
+    columns = {
         "system": np.full(B * Q, system.name),
         "architecture": np.full(B * Q, system.architecture),
         "width": [system.width] * (B * Q),
@@ -176,6 +177,19 @@ def rows(system: System, batch: Batch, length: int, p_yes: torch.Tensor) -> dict
         "seed": np.full(B * Q, system.seed),
         "code_version": np.full(B * Q, system.code),
     }
+    return {name: np.asarray(values)[keep] for name, values in columns.items()}
+
+
+def genuine(batch: Batch) -> torch.Tensor:
+    """[B, Q]: the queries to score, as many positives as negatives in every stream.
+
+    A very regular stream may have no `near` or `order` negative of some length; the uniform negative in its place is
+    easy and would raise the accuracy, so it is left out, with a positive to keep the classes balanced.
+    """
+    fallback = batch.fallback
+    positives_from_the_end = batch.labels.flip(1).cumsum(1).flip(1)
+    surplus = (batch.labels == 1) & (positives_from_the_end <= fallback.sum(1, keepdim=True))
+    return ~(fallback | surplus)
 
 
 def evaluate(systems: Sequence[System], plan: Plan, path: Path, source: Streams) -> Path:
@@ -208,7 +222,7 @@ def evaluate(systems: Sequence[System], plan: Plan, path: Path, source: Streams)
                 ]
                 answers = system.answer(batches[0].stream, batches)
                 columns = [rows(system, b, length, p) for b, p in zip(batches, answers, strict=True)]
-                writer.append(part, {k: np.concatenate([np.asarray(c[k]) for c in columns]) for k in columns[0]})
+                writer.append(part, {k: np.concatenate([c[k] for c in columns]) for k in columns[0]})
             advance(number + 1)
         writer.finish()
     return path

@@ -16,10 +16,10 @@ from lightning.pytorch.callbacks import EarlyStopping, RichProgressBar, Timer
 from omegaconf import DictConfig, OmegaConf
 
 from backbones import MembershipModel
-from backbones.callbacks import AtomicCheckpointIO, SaveBest, SaveLast, ValidationLines
+from backbones.callbacks import AtomicCheckpointIO, SaveBest, SaveLast, ValidationLines, load_checkpoint
 from backbones.lightning import MembershipTraining, Optimisation
 from backbones.run import Run, replacing
-from tasks import MembershipConfig
+from tasks import MembershipConfig, sample
 from tasks.datamodule import MembershipData
 from tasks.schedule import EpochSchedule, OnlineSchedule
 
@@ -163,6 +163,8 @@ def train(cfg: DictConfig) -> Run:
     try:
         data = data_for(cfg)
         module = module_for(cfg, data.schedule.steps)
+        shortest = min(*cfg.validation.lengths, data.schedule.at(0).length)
+        sample(data.config, cfg.seed, [0], shortest, 2, split="validation")  # do candidates fit the shortest stream?
     except ValueError as error:
         raise UsageError(str(error)) from error
     run = open_run(cfg)
@@ -185,7 +187,7 @@ def train(cfg: DictConfig) -> Run:
     if sys.stdout.isatty():
         callbacks.append(RichProgressBar())
     if resumed:
-        step = int(torch.load(run.last, weights_only=True, map_location="cpu", mmap=True)["global_step"])
+        step = int(load_checkpoint(run.last)["global_step"])
         metrics.resume_at(step)
         print(f"resuming at step {step}")
     quiet_lightning()
@@ -213,10 +215,11 @@ def train(cfg: DictConfig) -> Run:
         raise KeyboardInterrupt
     best = next(c for c in callbacks if isinstance(c, SaveBest))
     run.write_record(
-        status="finished", steps=trainer.global_step, minutes=round(lines.minutes, 2), device=str(module.device),
+        status="finished", steps=trainer.global_step, minutes=round(lines.wall.minutes, 2),
+        cpu_minutes=round(lines.cpu.minutes, 2), device=str(module.device),
         threads=torch.get_num_threads(), best_step=best.step, best_accuracy=best.best,
     )  # fmt: skip
-    print(f"trained {trainer.global_step} steps in {lines.minutes:.1f} min; evaluate it with:")
+    print(f"trained {trainer.global_step} steps in {lines.wall.minutes:.1f} min; evaluate it with:")
     print(f"  python evaluate.py run={run.path}")
     return run
 

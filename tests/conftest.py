@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import runpy
+import sys
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -10,6 +13,9 @@ os.environ.setdefault("WANDB_SILENT", "true")
 
 import pytest
 import torch
+from hydra.core.global_hydra import GlobalHydra
+
+ROOT = Path(__file__).resolve().parent.parent
 
 torch.set_num_threads(1)
 
@@ -26,3 +32,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def run_script(monkeypatch, capsys):
+    """Call an entry script in this process: (exit code, standard output, standard error)."""
+
+    def call(script: str, *arguments: str) -> tuple[int, str, str]:
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        code = 0
+        try:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+        except SystemExit as stop:
+            code = stop.code or 0
+        finally:
+            GlobalHydra.instance().clear()
+        return (code, *capsys.readouterr())
+
+    return call

@@ -1,0 +1,132 @@
+"""Commands: what they resolve to, and what a mistake prints. Usage errors end with exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from backbones import available
+from lab.config import differences, pick
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def resolved(run_script):
+    """The configuration that a command resolves to."""
+
+    def resolve(*arguments: str) -> dict:
+        code, out, err = run_script("train.py", *arguments, "--cfg", "job")
+        assert code == 0, err
+        return yaml.safe_load(out)
+
+    return resolve
+
+
+def test_without_a_cuda_device_the_preset_is_cpu(resolved):
+    assert resolved()["preset"] == ("paper" if torch.cuda.is_available() else "cpu")
+
+
+def test_the_paper_preset_is_the_papers(resolved):
+    """ECCBench, Appendix C.1 and Table 11 (the values that hold for every backbone)."""
+    cfg = resolved("preset=paper", "backbone=transformer_conv")
+    assert cfg["depth"] == 3
+    assert cfg["precision"] == "bf16-mixed"
+    assert cfg["task"]["vocabulary"] == 16
+    assert cfg["task"]["candidate_lengths"] == [3, 4, 5, 6]
+    schedule = cfg["schedule"]
+    assert schedule["streams"] == 500_000
+    assert schedule["held_out"] == 0.05
+    assert schedule["queries"] == 32
+    assert schedule["epochs"] == 125
+    assert (schedule["lengths"]["first"], schedule["lengths"]["last"]) == (32, 1024)
+    assert cfg["optimiser"]["warmup"] == 0.01
+    assert cfg["stop"] == {"metric": "val/accuracy", "at": 0.97}
+    assert cfg["minutes"] == 36 * 60
+
+
+TABLE_11 = {
+    "transformer_rope": {"head_dim": 16, "ffn_ratio": 1.0, "position": "rope", "conv": 0},
+    "transformer_conv": {"head_dim": 16, "ffn_ratio": 1.0, "position": "none", "conv": 4},
+    "transformer_nope": {"head_dim": 16, "ffn_ratio": 1.0, "position": "none", "conv": 0},
+    "gru": {"residual": False},
+}
+
+
+@pytest.mark.parametrize("name", TABLE_11)
+def test_table_11(resolved, name):
+    layer = resolved("preset=paper", f"backbone={name}", "d=128")["backbone"]["layer"]
+    assert {key: layer[key] for key in TABLE_11[name]} == TABLE_11[name]
+
+
+@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("preset", ["cpu", "paper"])
+def test_rates_and_batches_lie_in_the_papers_ranges(name, preset):
+    table = yaml.safe_load((ROOT / "configs" / "backbone" / f"{name}.yaml").read_text())
+    assert table["name"] == name
+    for width in (64, 128):
+        rate, batch = pick(table["lr"], preset, width), pick(table["batch_size"], preset, width)
+        if preset == "paper":
+            assert 2e-4 <= rate <= 7e-4
+            assert 12 <= batch <= 128
+        else:
+            assert 0 < rate <= 3e-2
+            assert batch >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("backbone=nope",), "no backbone is called 'nope'. Did you mean"),
+        (("preset=fast",), "no preset is called 'fast'"),
+        (("widht=64",), "widht"),
+        (("backbone.layer.hed_dim=8",), "hed_dim"),
+        (("d=72", "backbone=transformer_rope"), "width 72 is not divisible by head_dim 16"),
+        (("schedule.max_length=0", "preset=smoke"), "max_length=0"),
+        (("schedule.max_length=40", "preset=smoke"), "max_length=40 must be a multiple of min_length=16"),
+        (("task.candidate_lengths=[3,40]", "preset=smoke"), "40"),
+        (("validation.lengths=[4]", "preset=smoke"), "4"),
+        (("device=tpu",), "device=tpu: choose auto, cpu or cuda"),
+        (("lr=-1",), "lr=-1: a learning rate is positive"),
+        (("logger.wandb=maybe", "preset=smoke"), "logger.wandb=maybe: choose auto, online, offline or off"),
+        (("plugins=[no_such_module]",), "plugins: no_such_module failed to import"),
+        (("depth=0",), "both must be at least 1"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_usage_errors(run_script, tmp_path, arguments, message):
+    code, _, err = run_script("train.py", f"outputs={tmp_path}", *arguments)
+    assert code == 2, f"exit code {code}: {err}"
+    assert message in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.glob("*/checkpoints")), "a usage error must not start a run"
+
+
+def test_a_usage_error_ends_the_process_with_2(tmp_path):
+    command = [sys.executable, str(ROOT / "train.py"), "backbone=nope"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no backbone is called 'nope'. Did you mean")
+    assert all(name in done.stderr for name in available())
+
+
+def test_help_names_the_choices(run_script):
+    _, text, _ = run_script("train.py", "--help")
+    assert all(name in text for name in available())
+    assert "python train.py backbone=mamba2 d=128" in text
+    assert "python evaluate.py run=outputs/<run>" in run_script("evaluate.py", "--help")[1]
+
+
+def test_picking_by_width_takes_the_nearest():
+    assert pick({"cpu": 3e-3, "paper": {64: 1.0, 128: 2.0}}, "paper", 96) in (1.0, 2.0)
+    assert pick({"cpu": 3e-3, "paper": {64: 1.0, 128: 2.0}}, "paper", 120) == 2.0
+    assert pick({"cpu": 3e-3, "paper": 1.0}, "smoke", 64) == 3e-3
+
+
+def test_differences_name_the_setting():
+    assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}) == ["a.c: 2 -> 3"]
