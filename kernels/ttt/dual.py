@@ -13,7 +13,7 @@ products at b = 256. The only loop left is over mini-batches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -36,23 +36,26 @@ def ttt_mlp(
         step = token_gradient(k[:, :, part], v[:, :, part], lr[:, :, part], memory.anchor, inner)
         if q is not None:
             outputs.append(_outputs(q[:, :, part], k[:, :, part], step, memory, inner))
-        for t in (*(t for t in times if start < t < stop), stop):
-            after = memory.advance(_gathered(k[:, :, part], step, t - start, memory.total), t - start, inner)
+        stops = [*(t for t in times if start < t < stop), stop]
+        totals = _totals(k[:, :, part], step, memory.total, [t - start for t in stops])
+        for t, total in zip(stops, totals, strict=True):
+            after = memory.advance(total, t - start, inner)
             if t in times:
                 memories.append(after)
         memory, start = after, stop
     return (torch.cat(outputs, 2) if outputs else None), memories
 
 
-def _gathered(k: Tensor, step: TokenGradient, n: int, total: FastWeights) -> FastWeights:
-    """The gradients of the first n tokens of a part, on top of what the mini-batch had."""
-    hidden, output = step.hidden[:, :, :n], step.output[:, :, :n]
-    return FastWeights(
-        total.W1 + k[:, :, :n].transpose(-1, -2) @ hidden,
-        total.b1 + hidden.sum(2),
-        total.W2 + step.features[:, :, :n].transpose(-1, -2) @ output,
-        total.b2 + output.sum(2),
-    )
+def _totals(k: Tensor, step: TokenGradient, total: FastWeights, counts: list[int]) -> Iterator[FastWeights]:
+    """The gradients of the first n tokens of a part, on top of what the mini-batch had, for each n of `counts`."""
+    sizes = [n - before for before, n in zip([0, *counts], counts, strict=False)]
+    pieces = (x.split(sizes, 2) for x in (k, *step))  # split, not slices: its backward is one copy, theirs one each
+    for keys, hidden, features, output in zip(*pieces, strict=True):
+        gradient = FastWeights(
+            keys.transpose(-1, -2) @ hidden, hidden.sum(2), features.transpose(-1, -2) @ output, output.sum(2)
+        )
+        total = total.combine(torch.add, gradient)
+        yield total
 
 
 def _outputs(q: Tensor, k: Tensor, step: TokenGradient, memory: FastMemory, inner: InnerLoop) -> Tensor:
@@ -79,6 +82,9 @@ def _linear_attention(q: Tensor, k: Tensor, v: Tensor, start: Tensor) -> Tensor:
     size = min(CHUNK, n)
     q, k, v = (F.pad(x, (0, 0, 0, -n % size)).unflatten(2, (-1, size)) for x in (q, k, v))
     o = (q @ k.transpose(-1, -2)).tril() @ v
-    gathered = k[:, :, :-1].transpose(-1, -2) @ v[:, :, :-1]
-    entering = torch.cat([start.unsqueeze(2), gathered], 2).cumsum(2)
+    entering = start.unsqueeze(2)
+    if (chunks := k.shape[2]) > 1:  # the sum over earlier chunks as a product: its backward is one too
+        earlier = torch.ones(chunks, chunks, dtype=q.dtype, device=q.device).tril(-1)
+        gathered = (k.transpose(-1, -2) @ v).flatten(3)
+        entering = entering + (earlier @ gathered).unflatten(3, start.shape[2:])
     return (o + q @ entering).flatten(2, 3)[:, :, :n]
