@@ -34,6 +34,8 @@ class Optimisation:
     """Fraction of the steps over which the rate rises linearly."""
     final_lr: float = 0.0
     """Where the cosine ends, as a fraction of the peak."""
+    clip: float = 1.0
+    """Largest norm of the gradient of all parameters together."""
 
     def __post_init__(self):
         if not self.lr > 0:
@@ -124,6 +126,10 @@ class MembershipTraining(lightning.LightningModule):
                 metric.reset()
         self.log("val/accuracy", torch.stack(trained).mean())
         self.log("val/worst_accuracy", torch.stack(trained).min())
+
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
+        """Clip here: Lightning refuses to for a fused optimiser under mixed precision, even without a scaler."""
+        nn.utils.clip_grad_norm_(self.parameters(), self.optimisation.clip)
 
     def configure_optimizers(self):
         plan = self.optimisation

@@ -27,6 +27,7 @@ from scoring.comparisons import CellScore
 from scoring.figures import save_figures
 from scoring.report import write_report
 from scoring.summary import Scores, Settings, score
+from scoring.wandb_log import log_scores
 
 from .config import UsageError
 from .evaluation import Plan, Streams, backbone_system, evaluate, plan_for, references
@@ -115,6 +116,12 @@ def write_everything(cfg: DictConfig, runs: list[Run], scores: Scores) -> Path:
     if cfg.report:
         save_figures(scores, out / "figures")
         print(f"report: {write_report(scores, out / 'report.html')}")
+    if cfg.logger.wandb != "off":
+        ids = log_scores(
+            scores, out, cfg.logger.project, cfg.logger.group or "evaluation", tuple(cfg.logger.tags), cfg.logger.wandb,
+            report=out / "report.html" if cfg.report else None,
+        )  # fmt: skip
+        print(f"W&B runs: {', '.join(ids)} (offline ones lie in {out / 'wandb'}; `wandb sync` sends them)")
     print(f"metrics: {out / 'metrics.tsv'}")
     return out
 

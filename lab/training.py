@@ -93,7 +93,13 @@ def module_for(cfg: DictConfig, steps: int) -> MembershipTraining:
     torch.manual_seed(cfg.seed)
     o = cfg.optimiser
     plan = Optimisation(
-        lr=cfg.lr, steps=steps, betas=tuple(o.betas), weight_decay=o.weight_decay, warmup=o.warmup, final_lr=o.final_lr
+        lr=cfg.lr,
+        steps=steps,
+        betas=tuple(o.betas),
+        weight_decay=o.weight_decay,
+        warmup=o.warmup,
+        final_lr=o.final_lr,
+        clip=o.clip,
     )
     model = MembershipModel(**model_arguments(cfg))
     return MembershipTraining(model, plan, tuple(cfg.validation.lengths), trained_length(cfg))
@@ -200,7 +206,6 @@ def train(cfg: DictConfig) -> Run:
         val_check_interval=cfg.validation.every,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        gradient_clip_val=cfg.optimiser.clip,
         callbacks=callbacks,
         logger=[metrics, *wandb_logger(cfg, run)],
         log_every_n_steps=min(50, cfg.validation.every),

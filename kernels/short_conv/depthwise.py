@@ -34,7 +34,8 @@ class _Depthwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx, padded, weight_DW, bias_D):
         ctx.save_for_backward(padded, weight_DW)
-        return _convolve(padded, weight_DW, bias_D, padding=0)
+        with torch.autocast(padded.device.type, enabled=False):  # else the gradient's dtype would not be the weight's
+            return _convolve(padded, weight_DW, bias_D, padding=0)
 
     @staticmethod
     @once_differentiable

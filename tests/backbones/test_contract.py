@@ -158,9 +158,9 @@ def gradients(memory, x, q, form):
         y, state = memory.write(x, outputs=form == "write")
         answers = memory.read(q, state)
     generator = torch.Generator().manual_seed(3)
-    loss = (answers * torch.randn(answers.shape, generator=generator, dtype=answers.dtype)).sum()
+    loss = (answers * torch.randn(answers.shape, generator=generator, dtype=torch.float64)).sum()
     if form != "state only" and y is not None:
-        weight = torch.randn(y.shape, generator=generator, dtype=y.dtype)
+        weight = torch.randn(y.shape, generator=generator, dtype=torch.float64)
         loss = loss + 0.1 * (y * weight).sum()
     loss.backward()
     found = {name: p.grad for name, p in memory.named_parameters() if p.grad is not None}
@@ -185,7 +185,7 @@ def test_gradients_through_the_state_alone(memory):
     whole = x.clone().requires_grad_()
     answers = memory.read(q, memory.write(whole)[1])
     generator = torch.Generator().manual_seed(3)
-    (answers * torch.randn(answers.shape, generator=generator, dtype=answers.dtype)).sum().backward()
+    (answers * torch.randn(answers.shape, generator=generator, dtype=torch.float64)).sum().backward()
     assert_close(found["stream"], whole.grad, TIGHT, "gradient of the stream")
     for name, parameter in memory.named_parameters():
         if parameter.grad is not None and parameter.grad.abs().max() > 1e-12:
@@ -224,6 +224,19 @@ def test_float32_and_bfloat16_stay_near_float64(memory, L):
     with torch.autocast("cpu", torch.bfloat16):
         answers = single.read(q.float(), single.write(x.float())[1])
     assert_close(answers, expected, 0.1, "bfloat16 autocast")
+
+
+def test_gradients_under_autocast_are_near_those_of_float64(memory):
+    """bf16-mixed training, the paper's precision: the backward pass runs and points the same way."""
+    x, q = tokens(memory, 2, 40), tokens(memory, 2, 3, seed=5)
+    expected = gradients(memory, x, q, "state only")
+    memory = memory.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gradients(memory, x.float(), q.float(), "state only")
+    for name in expected:
+        assert torch.isfinite(found[name]).all(), f"gradient of {name}"
+    flat = [torch.cat([g[name].double().flatten() for name in expected]) for g in (found, expected)]
+    assert torch.cosine_similarity(*flat, dim=0) > 0.99
 
 
 @torch.no_grad()
