@@ -124,16 +124,29 @@ def test_write_leaves_the_given_state_alone(memory):
     assert all(torch.equal(tensor, before[name]) for name, tensor in state.tensors().items())
 
 
-@torch.no_grad()
-def test_causality_is_exact(memory):
+def changed_at(memory, times):
+    """(t, outputs, outputs with another token t) of an 80-token stream."""
     x = tokens(memory, 1, 80)
     y, _ = memory.write(x)
-    for t in (0, 1, 15, 16, 31, 40, 63, 64, 79):
+    for t in times:
         changed = x.clone()
         changed[:, t] = -2 * x[:, t] + 1
-        z, _ = memory.write(changed)
-        assert torch.equal(z[:, :t], y[:, :t]), f"token {t} changed an earlier output"
+        yield t, y, memory.write(changed)[0]
+
+
+@torch.no_grad()
+def test_causality(memory):
+    """To rounding, for every backbone: a leak through a mask or a cache is many orders larger."""
+    for t, y, z in changed_at(memory, range(0, 80, 3)):
+        if t:
+            assert_close(z[:, :t], y[:, :t], 1e-13, f"outputs before token {t}")
         assert not torch.equal(z[:, t:], y[:, t:]), f"token {t} changed nothing"
+
+
+@torch.no_grad()
+def test_causality_is_exact(memory):
+    for t, y, z in changed_at(memory, (1, 15, 16, 31, 40, 63, 64, 79)):
+        assert torch.equal(z[:, :t], y[:, :t]), f"token {t} changed an earlier output"
 
 
 @torch.no_grad()
