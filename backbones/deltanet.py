@@ -52,7 +52,7 @@ class DeltaNet(LinearMemoryLayer):
         self.key_dim = self.value_dim = config.head_dim
         self.project = nn.Linear(width, 3 * width + self.heads, bias=False)  # q, k, v; beta
         self.add_conv("qkv", 3 * width, config.conv)
-        self.head_norm = HeadNorm(self.value_dim)
+        self.readout_norm = HeadNorm(self.value_dim)
         self.out = nn.Linear(width, width, bias=False)
         self.add_ffn(SwiGLU(width, config.ffn_ratio, status="given"))
 
@@ -69,7 +69,7 @@ class DeltaNet(LinearMemoryLayer):
         )
 
     def output(self, o_BLHV: Tensor, r: RecurrenceInputs) -> Tensor:
-        return self.out(self.head_norm(o_BLHV))
+        return self.out(self.readout_norm(o_BLHV))
 
     def terms(self) -> list[Term]:
         D, sizes = self.width, (self.heads, self.key_dim, self.value_dim, "given")

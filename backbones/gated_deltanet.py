@@ -70,7 +70,7 @@ class GatedDeltaNet(LinearMemoryLayer):
         self.project = nn.Linear(width, sum(self.sizes), bias=False)
         self.add_conv("qkv", 2 * width + self.values, config.conv)
         self.decay = HeadDecay(self.heads, config.a_min, config.a_max, config.dt_min, config.dt_max)
-        self.head_norm = HeadNorm(self.value_dim)
+        self.readout_norm = HeadNorm(self.value_dim)
         self.out = nn.Linear(self.values, width, bias=False)
         self.add_ffn(SwiGLU(width, config.ffn_ratio))
 
@@ -89,7 +89,7 @@ class GatedDeltaNet(LinearMemoryLayer):
         )
 
     def output(self, o_BLHV: Tensor, r: RecurrenceInputs) -> Tensor:
-        return self.out(self.head_norm(o_BLHV, r.gate))
+        return self.out(self.readout_norm(o_BLHV, r.gate))
 
     def terms(self) -> list[Term]:
         D, values, sizes = self.width, self.values, (self.heads, self.key_dim, self.value_dim)

@@ -18,6 +18,7 @@ token and layer: 8 D^2 + 1616 D.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,10 @@ from .registry import register
 @register("gla")
 class GLA(LinearMemoryLayer):
     """Pre-norm gated linear attention, then SwiGLU."""
+
+    not_able: ClassVar = {
+        "test_causality_is_exact": "exponents are taken about the middle of a chunk: causal to 1e-13 (test_recurrent)"
+    }
 
     @dataclass(frozen=True)
     class Config:
@@ -75,7 +80,7 @@ class GLA(LinearMemoryLayer):
         self.project = nn.Linear(width, sum(self.sizes), bias=False)
         self.add_conv("qkv", self.sizes[1], config.conv)
         self.decay = nn.Linear(config.gate_rank, self.keys)
-        self.head_norm = HeadNorm(self.value_dim)
+        self.readout_norm = HeadNorm(self.value_dim)
         self.out = nn.Linear(width, width, bias=False)
         self.add_ffn(SwiGLU(width, config.ffn_ratio))
         with torch.no_grad():
@@ -97,7 +102,7 @@ class GLA(LinearMemoryLayer):
         )
 
     def output(self, o_BLHV: Tensor, r: RecurrenceInputs) -> Tensor:
-        return self.out(self.head_norm(o_BLHV, r.gate))
+        return self.out(self.readout_norm(o_BLHV, r.gate))
 
     def terms(self) -> list[Term]:
         D, rank = self.width, self.config.gate_rank

@@ -80,7 +80,7 @@ class Mamba2(LinearMemoryLayer):
         self.add_conv("xBC", self.inner + 2 * self.key_dim, config.conv, bias=True)
         self.decay = HeadDecay(self.heads, config.a_min, config.a_max, config.dt_min, config.dt_max)
         self.skip = HeadSkip(self.heads)
-        self.inner_norm = nn.RMSNorm(self.inner, eps=1e-5)
+        self.readout_norm = nn.RMSNorm(self.inner, eps=1e-5)
         self.out = nn.Linear(self.inner, width, bias=False)
         with torch.no_grad():
             self.out.weight /= math.sqrt(depth)  # one residual branch per layer
@@ -96,7 +96,7 @@ class Mamba2(LinearMemoryLayer):
 
     def output(self, o_BLHV: Tensor, r: RecurrenceInputs) -> Tensor:
         y = self.skip(o_BLHV, r.skip).flatten(-2)
-        return self.out(self.inner_norm((y * F.silu(wide(r.gate))).to(self.inner_norm.weight.dtype)))
+        return self.out(self.readout_norm((y * F.silu(wide(r.gate))).to(self.readout_norm.weight.dtype)))
 
     def terms(self) -> list[Term]:
         terms = [

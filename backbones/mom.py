@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +106,10 @@ class MoM(MemoryLayer):
 
     kernel = "auto"
 
+    not_able: ClassVar = {
+        "test_causality_is_exact": "rows are as long as the largest load of a stream: causal to 1e-13 (test_recurrent)"
+    }
+
     @dataclass(frozen=True)
     class Config:
         head_dim: int = 16
@@ -144,7 +149,7 @@ class MoM(MemoryLayer):
         nn.init.normal_(self.router.weight, std=config.router_std)
         self.conv = ShortConv(3 * width, config.conv)
         self.decay = HeadDecay(self.heads, config.a_min, config.a_max, config.dt_min, config.dt_max)
-        self.head_norm = HeadNorm(self.head_dim)
+        self.readout_norm = HeadNorm(self.head_dim)
         self.out = nn.Linear(width, width, bias=False)
         self.ffn_norm = norm(width)
         self.ffn = SwiGLU(width, config.ffn_ratio, status="assumed")
@@ -183,7 +188,7 @@ class MoM(MemoryLayer):
         return q, {"k": k, "v": v.unflatten(-1, (self.heads, self.head_dim)), "log_decay": log_decay, "erase": beta}
 
     def _finish(self, x: Tensor, o: Tensor, gate: Tensor) -> Tensor:
-        x = x + self.out(self.head_norm(o, gate))
+        x = x + self.out(self.readout_norm(o, gate))
         return x + self.ffn(self.ffn_norm(x))
 
     @property

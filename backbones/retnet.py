@@ -61,13 +61,13 @@ class RetNet(LinearMemoryLayer):
         self.values = config.expand_v * width
         self.project = nn.Linear(width, 2 * self.values + 2 * width, bias=False)  # output gate; q, k, v
         self.add_conv("qkv", 2 * width + self.values, config.conv)
-        self.head_norm = HeadNorm(self.value_dim)
+        self.readout_norm = HeadNorm(self.value_dim)
         self.out = nn.Linear(self.values, width, bias=False)
         self.add_ffn(SwiGLU(width, config.ffn_ratio))
 
     def log_decay(self) -> Tensor:
         """[H]: log gamma_h, from the exponent and not from gamma, which rounds to 1 in bf16 from head 4 on."""
-        weight = self.head_norm.weight
+        weight = self.readout_norm.weight
         head = torch.arange(self.heads, device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
         return torch.log1p(-torch.exp2(-5 - head))
 
@@ -80,7 +80,7 @@ class RetNet(LinearMemoryLayer):
         return RecurrenceInputs(q=q, k=k, v=v, log_decay=self.log_decay(), scale=self.key_dim**-0.5, gate=gate)
 
     def output(self, o_BLHV: Tensor, r: RecurrenceInputs) -> Tensor:
-        return self.out(self.head_norm(o_BLHV, r.gate))
+        return self.out(self.readout_norm(o_BLHV, r.gate))
 
     def terms(self) -> list[Term]:
         D, values = self.width, self.values
