@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from backbones import build
+from backbones.auxiliary import auxiliary_losses
 from flops import price
 from tests.backbones.contract import WIDTHS, assert_close, assert_states_close, make, tokens
 
@@ -176,6 +178,22 @@ def test_harsh_streams_have_finite_outputs_and_gradients(name, case):
     grads = {n: p.grad for n, p in memory.named_parameters() if p.grad is not None}
     assert torch.isfinite(x.grad).all()
     assert all(torch.isfinite(g).all() for g in grads.values()), [n for n, g in grads.items() if not g.isfinite().all()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_learns(name):
+    """Off a state, without the top layer's outputs, after 300 tokens: all but what 12 blocks of the Compressive
+    Transformer would need (see its own tests)."""
+    memory = make(name, 64)
+    for layer in memory.layers:
+        if name == "ttt_mlp":  # noise of 0.05 would clamp the step sizes 1 / (p + 1) of late positions at zero
+            nn.init.zeros_(layer.theta)
+    x = tokens(memory, 1, 300)
+    with auxiliary_losses() as losses:
+        answers = memory.read(tokens(memory, 1, 4, seed=5), memory.write(x, outputs=False)[1])
+        (answers.square().sum() + sum(losses.values())).backward()
+    still = {n for n, p in memory.named_parameters() if p.grad is None or p.grad.abs().max() == 0}
+    assert {n for n in still if "long_term" not in n and "compress2" not in n} == set()
 
 
 @torch.no_grad()
