@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from scoring.definitions import DEFINITIONS, definition
+from scoring.definitions import DEFINITIONS, definition, markdown
 from scoring.frontier import PAPER_BUDGETS
 from scoring.output import metrics_json, save_metrics
 from scoring.statistics import Estimate
@@ -113,6 +113,9 @@ def schema(options: argparse.Namespace) -> int:
 
 def definitions(options: argparse.Namespace) -> int:
     """Print what each number means."""
+    if options.markdown:
+        print(markdown())
+        return 0
     for entry in DEFINITIONS:
         print(f"{entry.name}  ({entry.unit}{', ' + entry.better + ' is better' if entry.better else ''})")
         print(textwrap.fill(entry.text, 100, initial_indent="    ", subsequent_indent="    "))
@@ -201,7 +204,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--length", type=int)
     command.set_defaults(run=frontier)
     commands.add_parser("schema", help="print the columns of a response table").set_defaults(run=schema)
-    commands.add_parser("definitions", help="print what each number means").set_defaults(run=definitions)
+    command = commands.add_parser("definitions", help="print what each number means")
+    command.add_argument("--markdown", action="store_true", help="as the tables of docs/scoring.md")
+    command.set_defaults(run=definitions)
     return parser
 
 

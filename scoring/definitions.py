@@ -130,3 +130,13 @@ def title(metric: str) -> str:
         return entry.title
     rest = metric[len(entry.name) - 1 :].replace("_mflops", " MFLOPs")
     return f"{entry.title} {rest}"
+
+
+def markdown() -> str:
+    """All definitions as Markdown tables, one per group; part of docs/scoring.md."""
+    parts = []
+    for group in dict.fromkeys(d.group for d in DEFINITIONS):
+        parts += [f"### {group}", "", "| name | unit | better | meaning |", "|---|---|---|---|"]
+        parts += [f"| `{d.name}` | {d.unit} | {d.better or '–'} | {d.text} |" for d in DEFINITIONS if d.group == group]
+        parts += [""]
+    return "\n".join(parts)

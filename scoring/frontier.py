@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scoring.selective import GRID, Curve
+from scoring.statistics import ENDS
 
 PAPER_BUDGETS = (1_750e6, 10_000e6, 30_000e6)
 
@@ -116,21 +117,15 @@ def cost_support(flops: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
 
 
 def _redrawn(members: Sequence[Contender]) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
-    """Support of each member and the band of the frontier, from the redraws of the curves."""
-    redraws = min(len(m.curve.draws) for m in members)
-    # At each coverage, a curve is worth the best accuracy that it has at that coverage or more: [M, R, P].
-    reach = np.stack([_best_at_or_beyond(m.curve.draws[:redraws]) for m in members])
-    best = reach.max(axis=0)
-    holds = ((reach == best) & (best > -np.inf)).any(axis=2).mean(axis=1)
-    best = np.where(np.isfinite(best), best, np.nan).astype(float)
+    """Support of each member and the band of the frontier, from the redraws of the curves at the coverages `GRID`."""
+    accuracy = np.stack([m.curve.draws for m in members])  # [M, R, P]
+    accuracy = np.where(np.isnan(accuracy), -np.inf, accuracy)
+    # The best accuracy at each coverage or beyond, over all members: [R, P].
+    best = np.maximum.accumulate(accuracy.max(axis=0)[:, ::-1], axis=1)[:, ::-1]
+    beyond = np.pad(best[:, 1:], ((0, 0), (0, 1)), constant_values=-np.inf)
+    holds = ((accuracy == best) & (best > beyond)).any(axis=2).mean(axis=1)
     low, high = np.full(best.shape[1], np.nan), np.full(best.shape[1], np.nan)
-    usable = ~np.isnan(best).any(axis=0)
-    if usable.any():
-        low[usable], high[usable] = np.percentile(best[:, usable], [2.5, 97.5], axis=0)
+    reached = np.isfinite(best).all(axis=0)
+    if reached.any():
+        low[reached], high[reached] = np.percentile(best[:, reached].astype(float), ENDS, axis=0)
     return {m.name: float(h) for m, h in zip(members, holds, strict=True)}, low, high
-
-
-def _best_at_or_beyond(draws: np.ndarray) -> np.ndarray:
-    """Running maximum of accuracies [R, P] from the largest coverage down; -inf beyond the curve."""
-    filled = np.where(np.isnan(draws), -np.inf, draws)
-    return np.maximum.accumulate(filled[:, ::-1], axis=1)[:, ::-1]

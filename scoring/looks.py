@@ -27,11 +27,11 @@ DASHED, DOTTED, MIXED = (5, 2), (1.5, 1.5), (6, 2, 1.5, 2)
 
 LOOKS: dict[str, Look] = {
     "transformer_rope": Look("Transformer RoPE", "#111111"),
-    "transformer_conv": Look("Transformer conv", "#3366bb"),
+    "transformer_conv": Look("Transformer conv", "#5588dd"),
     "transformer_nope": Look("Transformer NoPE", "#7788aa", DOTTED),
     "compressive_transformer": Look("Compressive Transformer", "#66bbdd", DASHED),
     "deltaformer": Look("DeltaFormer", "#332288", MIXED),
-    "memory_mosaic": Look("Memory Mosaic", "#aa3399"),
+    "memory_mosaic": Look("Memory Mosaic", "#bb44aa"),
     "gru": Look("GRU", "#ee7733", DASHED),
     "mamba2": Look("Mamba-2", "#bb2211"),
     "retnet": Look("RetNet", "#117733", DASHED),
@@ -40,7 +40,7 @@ LOOKS: dict[str, Look] = {
     "gated_deltanet": Look("Gated DeltaNet", "#886600", MIXED),
     "rwkv7": Look("RWKV-7", "#ee3377", DOTTED),
     "mom": Look("MoM", "#77bb44", DOTTED),
-    "ttt_mlp": Look("TTT-MLP", "#771144", MIXED),
+    "ttt_mlp": Look("TTT-MLP", "#b05070", MIXED),
     "coin": Look("coin flip", "#bbbbbb", DOTTED),
     "hist": Look("symbol counts", "#8a8a8a", DASHED),
     "hist2": Look("pair counts", "#8a8a8a", MIXED),

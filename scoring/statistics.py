@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-LEVEL = 0.95
+ENDS = (2.5, 97.5)  # percentiles of a 95% interval
 BLOCK = (
     1 << 16
 )  # numbers per array while redrawing: a quarter of a megabyte, so that the arrays of a step stay in cache
@@ -91,10 +91,9 @@ def estimate(value: float, draws: np.ndarray, n: int, streams: int, undefined: s
         return Estimate(
             value, n=n, streams=streams, note=f"no interval: defined in {len(valid)} of {len(draws)} redraws"
         )
-    tail = 100 * (1 - LEVEL) / 2
     # Interpolating next to an infinite draw gives NaN, so unbounded statistics take the order statistic itself.
     method = "linear" if np.isfinite(valid).all() else "inverted_cdf"
-    low, high = (float(x) for x in np.percentile(valid, [tail, 100 - tail], method=method))
+    low, high = (float(x) for x in np.percentile(valid, ENDS, method=method))
     note = None if np.isfinite(low) and np.isfinite(high) else "an end of the interval is unbounded"
     return Estimate(value, low if np.isfinite(low) else None, high if np.isfinite(high) else None, n, streams, note)
 
