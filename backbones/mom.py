@@ -42,6 +42,9 @@ from .parts import ShortConv, SwiGLU, norm
 from .registry import register
 from .state import State
 
+PIECE = 8192
+"""Tokens that are packed at once: bounds the memory of a long write."""
+
 
 @dataclass
 class MoMState(State):
@@ -211,13 +214,14 @@ class MoM(MemoryLayer):
         probability, choice, weight = self._route(x)
         self._add_balance_loss(probability, choice)
         start, o, states = 0, [], []
-        for stop in times:
+        for stop in sorted({*times, *range(PIECE, times[-1], PIECE)}):
             part = slice(start, stop)
             o_part, state = self._write_part(
                 tokens.between(start, stop), choice[:, part], weight[:, part], state, outputs
             )
             o.append(o_part)
-            states.append(state)
+            if stop in times:
+                states.append(state)
             start = stop
         return (self._finish(x_BLD, torch.cat(o, 1), gate) if outputs else None), states
 

@@ -96,6 +96,19 @@ def test_packing_keeps_the_order_of_the_stream():
 
 
 @torch.no_grad()
+def test_a_long_stream_is_packed_in_pieces(monkeypatch):
+    memory = make("mom", 64)
+    x = tokens(memory, 2, 40)
+    y, states = memory.write_at(x, (10, 40))
+    monkeypatch.setattr("backbones.mom.PIECE", 7)
+    z, cut = memory.write_at(x, (10, 40))
+    assert len(cut) == 2
+    assert_close(z, y, 1e-12, "outputs")
+    assert_states_close(cut[0], states[0], 1e-12, "after 10")
+    assert_states_close(cut[1], states[1], 1e-12, "after 40")
+
+
+@torch.no_grad()
 def test_streams_do_not_meet_in_training_mode():
     """The packed rows of different streams lie side by side: no convolution may run across them."""
     memory = make("mom", 64).train()
