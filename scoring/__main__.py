@@ -97,7 +97,7 @@ def frontier(options: argparse.Namespace) -> int:
                         span = f"coverage {held[-1].coverage:.3f} to {held[0].coverage:.3f}"
                         print(f"  {system}: {span}, on the frontier in {100 * support:.0f}% of redraws")
     if not found:
-        raise ValueError("no system with confidences at this band and length; `metrics` lists what the table holds")
+        raise ValueError("no answers at this band and length; `metrics` lists what the table holds")
     return 0
 
 

@@ -74,49 +74,50 @@ class CellScore:
         return self.architecture in REFERENCES
 
 
-def compression(cells: Sequence[CellScore], reference: str) -> Iterator[tuple[CellScore, dict[str, Estimate]]]:
+def compression(cells: Sequence[CellScore], reference: str) -> Iterator[tuple[CellKey, dict[str, Estimate]]]:
     """Accuracy on each structured band minus accuracy on the incompressible one, at the same length.
 
     Uniform negatives are easy on regular streams, so part of such a gap needs no memory of order; the same gap for the
     reference solver says how much (`compression_over_reference` subtracts it).
     """
-    by_key = {c.key: c for c in cells}
+    by_key, solvers = {c.key: c for c in cells}, _solvers(cells, reference)
     for cell in cells:
+        if cell.band == MAX_BAND:
+            continue
         base = by_key.get(cell.key._replace(band=MAX_BAND))
-        if cell.key.band == MAX_BAND:
-            continue
-        size = (cell.n + (base.n if base else 0), min(cell.streams, base.streams) if base else cell.streams)
         if base is None:
-            missing = Estimate(None, None, None, *size, note=f"no cell of band {MAX_BAND!r} at this length")
-            yield cell, {"compression": missing, "compression_over_reference": missing}
+            missing = Estimate(
+                None, n=cell.n, streams=cell.streams, note=f"no cell of band {MAX_BAND!r} at this length"
+            )
+            yield cell.key, {"compression": missing, "compression_over_reference": missing}
             continue
+        size = (cell.n + base.n, min(cell.streams, base.streams))
         gap = estimate(cell.accuracy - base.accuracy, cell.accuracy_draws - base.accuracy_draws, *size)
+        found = {"compression": gap}
         if min(cell.accuracy, base.accuracy) >= CEILING:
-            gap = gap.noted(f"ceiling: both accuracies are at least {CEILING}")
-        pair = [_reference_for(c, cells, reference) for c in (cell, base)]
-        over = Estimate(None, None, None, *size, note=f"no {reference!r} cells at this length")
-        if None not in pair and not cell.is_reference:
-            value = (cell.accuracy - pair[0].accuracy) - (base.accuracy - pair[1].accuracy)
-            draws = cell.accuracy_draws - pair[0].accuracy_draws - base.accuracy_draws + pair[1].accuracy_draws
-            over = estimate(value, draws, *size)
-        yield cell, {"compression": gap, "compression_over_reference": over}
+            found["compression"] = gap.noted(f"ceiling: both accuracies are at least {CEILING}")
+        low, high = (solvers.get(c.key.questions) for c in (cell, base))
+        if not cell.is_reference and low is not None and high is not None:
+            value = cell.accuracy - base.accuracy - (low.accuracy - high.accuracy)
+            draws = cell.accuracy_draws - base.accuracy_draws - (low.accuracy_draws - high.accuracy_draws)
+            found["compression_over_reference"] = estimate(value, draws, *size)
+        yield cell.key, found
 
 
-def learned(
-    cells: Sequence[CellScore], reference: str, margin: float
-) -> Iterator[tuple[CellScore, dict[str, Estimate]]]:
-    """Whether a system beats the reference solver by the margin: the difference in accuracy is at least `margin`, and
-    its interval excludes 0."""
+def learned(cells: Sequence[CellScore], reference: str, margin: float) -> Iterator[tuple[CellKey, dict[str, Estimate]]]:
+    """Whether a system beats the reference solver: by at least `margin` in accuracy, with an interval above 0."""
+    solvers = _solvers(cells, reference)
     for cell in cells:
-        solver = _reference_for(cell, cells, reference)
+        solver = solvers.get(cell.key.questions)
         if solver is None or cell.is_reference:
             continue
         size = (cell.n, cell.streams)
         over = estimate(cell.accuracy - solver.accuracy, cell.accuracy_draws - solver.accuracy_draws, *size)
         verdict = Estimate(None, None, None, *size, note=over.note)
         if over.low is not None:
+            # 0.05 as a difference of shares is a little less than 0.05.
             verdict = Estimate(float(over.value >= margin - 1e-12 and over.low > 0), None, None, *size)
-        yield cell, {"accuracy_over_reference": over, "learned": verdict}
+        yield cell.key, {"accuracy_over_reference": over, "learned": verdict}
 
 
 def groups(cells: Iterable[CellScore]) -> dict[tuple[CellKey, str | None], list[CellScore]]:
@@ -168,9 +169,9 @@ def budget_metric(budget: float) -> str:
     return f"accuracy_within_{budget / 1e6:g}_mflops"
 
 
-def _reference_for(cell: CellScore, cells: Sequence[CellScore], reference: str) -> CellScore | None:
-    same = (c for c in cells if c.architecture == reference and c.key.questions == cell.key.questions)
-    return next(same, None)
+def _solvers(cells: Sequence[CellScore], reference: str) -> dict[str, CellScore]:
+    """The reference solver's cell for each kind of question."""
+    return {c.key.questions: c for c in cells if c.architecture == reference}
 
 
 def _stack(

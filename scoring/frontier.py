@@ -31,11 +31,14 @@ class Contender:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A point that no admitted system dominates; equal points of several systems are one point with all their names."""
+    """A point that no admitted system dominates; equal points of several systems are one point with all their names.
+
+    `threshold` is None for a system without confidences.
+    """
 
     coverage: float
     accuracy: float
-    threshold: float
+    threshold: float | None
     systems: tuple[str, ...]
 
 
@@ -98,7 +101,8 @@ def coverage_frontier(contenders: Sequence[Contender], budget: float | None = No
             names = tuple(sorted({*same.systems, name}))
             points.append(FrontierPoint(same.coverage, same.accuracy, same.threshold, names))
         else:
-            points.append(FrontierPoint(float(coverage[i]), float(accuracy[i]), float(threshold[i]), (name,)))
+            at = None if np.isnan(threshold[i]) else float(threshold[i])
+            points.append(FrontierPoint(float(coverage[i]), float(accuracy[i]), at, (name,)))
     support, low, high = _redrawn(members)
     return Frontier(budget, tuple(points), tuple(m.name for m in members), support, low, high)
 

@@ -103,7 +103,7 @@ const marker = (cell, size = 8) => ({ color: style(cell).colour, symbol: style(c
 
 function pointText(cell, i) {
   const c = cell.curve, f = cost(cell);
-  return `<b>${safe(style(cell).label)}</b><br>threshold ${c.t[i].toFixed(4)}<br>coverage ${percent(c.c[i])}` +
+  return `<b>${safe(style(cell).label)}</b><br>${c.t[i] === null ? "no confidences" : "threshold " + c.t[i].toFixed(4)}<br>coverage ${percent(c.c[i])}` +
     `<br>accuracy ${percent(c.a[i])}<br>${f === null ? "FLOPs not known" : mflops(f) + " per answer"}`;
 }
 

@@ -172,7 +172,7 @@ def _glance(scores: Scores, subject: Subject) -> str:
     wanted = (
         ("Capacity", "capacity", MAX_BAND, "accuracy on incompressible streams"),
         ("Efficiency", "flops", base, "fewest FLOPs per answer among the systems above chance"),
-        ("Compression", "compression_over_reference", None, "accuracy gained by structure, over symbol counts"),
+        ("Compression", "compression_over_reference", None, "accuracy gained by structure, over the reference solver"),
         ("Calibration", "aurc", base, "lowest area under the risk-coverage curve"),
     )
     cards = []

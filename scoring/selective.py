@@ -26,7 +26,8 @@ class Curve:
 
     Attributes:
         threshold, coverage, accuracy: float [G]. Answering where confidence >= threshold covers that share of all
-            questions asked, and that share of the answers is right.
+            questions asked, and that share of the answers is right. A system without confidences has one point, the
+            answers that it gave, and no threshold (NaN).
         count: int [G], answers given.
         low, high: 95% interval of the accuracy at the coverages `GRID` [P]; NaN beyond the coverage that is reached.
         draws: float32 [R, P], accuracy on each redraw, for frontiers; NaN likewise.
@@ -90,15 +91,14 @@ def selective_metrics(
 
     Returns:
         `aurc`, the mean over answers of the error rate among answers at least as confident; the metrics above; and the
-        curve (None without confidences or answers).
     """
     names = ["aurc", *(f"coverage_at_accuracy_{t:.2f}" for t in targets)]
     names += [f"risk_at_coverage_{c:.2f}" for c in coverages]
     rows = np.flatnonzero(cell.answered)
-    if cell.confidence is None or not len(rows):
-        note = "no confidences given" if cell.confidence is None else "no answered questions"
-        return {name: Estimate(None, n=cell.n, streams=cell.streams, note=note) for name in names}, None
-    ranking = Ranking.by(-np.where(cell.answered, cell.confidence, 0.0), rows)
+    if not len(rows):
+        return _undefined(cell, names, "no answered questions"), None
+    confidence = np.zeros(cell.n) if cell.confidence is None else np.where(cell.answered, cell.confidence, 0.0)
+    ranking = Ranking.by(-confidence, rows)
     entered, right = ranking.ends + 1, np.cumsum(cell.correct[ranking.order])[ranking.ends]
     values, at_grid = _read(entered[None], right[None], np.array([cell.n]), targets, coverages)
     drawn = [_read(*block, targets, coverages) for block in ranking.redrawn(cell, redraws)]
@@ -106,9 +106,15 @@ def selective_metrics(
     beyond = f"answers only {len(rows) / cell.n:.3f} of the questions"
     found = {name: estimate(values[0, i], draws[:, i], cell.n, cell.streams, beyond) for i, name in enumerate(names)}
     low, high = _bands(grid_draws, at_grid[0], cell.streams)
-    threshold = cell.confidence[ranking.order[ranking.ends]]
+    threshold = confidence[ranking.order[ranking.ends]]
+    if cell.confidence is None:
+        found, threshold = _undefined(cell, names, "no confidences given"), np.array([np.nan])
     curve = Curve(threshold, entered / cell.n, right / entered, entered, low, high, grid_draws.astype(np.float32))
     return found, curve
+
+
+def _undefined(cell: Cell, names: list[str], note: str) -> dict[str, Estimate]:
+    return {name: Estimate(None, n=cell.n, streams=cell.streams, note=note) for name in names}
 
 
 def _read(

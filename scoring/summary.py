@@ -1,16 +1,17 @@
 """`score(table)`: every metric, curve and cost of a response table, and the rows they are saved as.
 
-scores = score(read_tables("eval/responses.parquet"))
-scores.rows()                                            # long table: one row per metric, slice and cell
-scores.value("capacity", system="mine", L=128)           # one estimate with its interval
-scores.frontier(band="low", L=4096, budget=10_000e6)     # who holds the coverage-accuracy frontier
+Use:
+    scores = score(read_tables("eval/responses.parquet"))
+    scores.rows()                                            # long table: one row per metric, slice and cell
+    scores.value("capacity", system="mine", L=128)           # one estimate with its interval
+    scores.frontier(band="low", L=4096, budget=10_000e6)     # who holds the coverage-accuracy frontier
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -97,9 +98,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class CostFrontier:
-    """Systems by accuracy and cost, for one set of questions.
+    """The M systems of known cost, for one set of questions.
 
-    `on` marks those that no other beats on both; `support` is the share of redraws in which each is on the frontier.
+    Attributes:
+        flops: [M] mean FLOPs per answer.
+        on: bool [M], whether no other system beats this one on both cost and accuracy.
+        support: [M] share of redraws in which it is on the frontier.
     """
 
     cells: tuple[CellScore, ...]
@@ -108,32 +112,43 @@ class CostFrontier:
     support: np.ndarray
 
 
+class Joint(NamedTuple):
+    """Estimates that need more than one cell.
+
+    The key's `system` is empty for a group of systems (then `architecture` None means all), its `L` is None where
+    lengths are pooled, and its `arm` is "A,B" for a system told about both payoff arms.
+    """
+
+    key: CellKey
+    architecture: str | None
+    width: int | None
+    estimates: dict[str, Estimate]
+
+
 @dataclass(frozen=True)
 class Scores:
     """The result of `score`.
 
     Attributes:
         cells: one entry per system and kind of question.
-        extra: estimates that belong to several cells: (key, architecture, width, metric -> estimate). The key's
-            `system` is empty for a group of systems; its `L` is None where lengths are pooled.
+        joint: estimates that need several cells.
         provenance: files, seeds and code versions behind the table.
     """
 
     cells: tuple[CellScore, ...]
-    extra: tuple[tuple[CellKey, str | None, int | None, dict[str, Estimate]], ...]
+    joint: tuple[Joint, ...]
     settings: Settings
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
         """The long table (`ROW_COLUMNS`): one row per cell, metric and slice."""
         entries = [(c.key, c.architecture, c.width, c.estimates) for c in self.cells]
-        entries += [(k, a, w, {(m, ""): e for m, e in found.items()}) for k, a, w, found in self.extra]
+        entries += [(j.key, j.architecture, j.width, {(m, ""): e for m, e in j.estimates.items()}) for j in self.joint]
         rows = []
         for key, architecture, width, found in entries:
-            for (metric, slice_), e in found.items():
-                row = key._asdict() | {"system": key.system or None, "architecture": architecture, "width": width}
-                row |= {"metric": metric, "slice": slice_, "value": e.value, "low": e.low, "high": e.high}
-                row |= {"n": e.n, "streams": e.streams, "note": e.note}
+            about = key._asdict() | {"system": key.system or None, "architecture": architecture, "width": width}
+            for (metric, part), e in found.items():
+                row = {**about, "metric": metric, "slice": part, **asdict(e)}
                 rows.append({name: row[name] for name in ROW_COLUMNS})
         return rows
 
@@ -148,11 +163,6 @@ class Scores:
         if len(found) != 1:
             raise KeyError(f"{len(found)} rows match {wanted}; name system, band, L, query_set, ... until one is left")
         return Estimate(*(found[0][k] for k in ("value", "low", "high", "n", "streams", "note")))
-
-    def questions(self) -> list[CellKey]:
-        """The kinds of question in the table, with an empty system, sorted."""
-        keys = {c.key._replace(system="") for c in self.cells}
-        return sorted(keys, key=lambda k: (k.task, k.split, k.query_set, k.band, k.L, k.arm or ""))
 
     def at(self, references: bool = True, **where: Any) -> list[CellScore]:
         """Cells whose key matches `where`, with or without reference solvers."""
@@ -181,11 +191,8 @@ class Scores:
 
 
 def frontier_of(cells: Sequence[CellScore], budget: float | None = None) -> Frontier:
-    """The coverage-accuracy frontier of the systems whose mean FLOPs per answer are within the budget.
-
-    Systems without confidences have one point, their own coverage, only if a curve exists; the others are left out.
-    """
-    return coverage_frontier([Contender(c.key.system, c.flops, c.curve) for c in cells if c.curve is not None], budget)
+    """The coverage-accuracy frontier of the systems whose mean FLOPs per answer are within the budget."""
+    return coverage_frontier([Contender(c.system, c.flops, c.curve) for c in cells if c.curve is not None], budget)
 
 
 def cost_frontier_of(cells: Sequence[CellScore]) -> CostFrontier:
@@ -220,12 +227,11 @@ def score(table: TableLike, settings: Settings | None = None) -> Scores:
         else:
             pairs[cell.key] = ArmPair.by_threshold(cell)
     pairs |= {key: ArmPair.told(arms["A"], arms["B"]) for key, arms in told.items() if len(arms) == 2}
-    about = {c.key.system: (c.architecture, c.width) for c in cells}
-    extra = [(key, *about[key.system], found) for key, found in _arm_estimates(pairs, settings)]
-    extra += [(c.key, *about[c.key.system], found) for c, found in compression(cells, settings.reference)]
-    extra += [(c.key, *about[c.key.system], found) for c, found in learned(cells, settings.reference, settings.margin)]
-    extra += _group_estimates(cells, settings)
-    return Scores(tuple(cells), tuple(extra), settings, _provenance(table))
+    about = {c.system: (c.architecture, c.width) for c in cells}
+    found = [*_arm_estimates(pairs, settings), *compression(cells, settings.reference)]
+    found += learned(cells, settings.reference, settings.margin)
+    joint = [Joint(key, *about[key.system], estimates) for key, estimates in found]
+    return Scores(tuple(cells), (*joint, *_group_estimates(cells, settings)), settings, _provenance(table))
 
 
 def _score_cell(cell: Cell, settings: Settings) -> CellScore:
@@ -252,7 +258,9 @@ def _score_cell(cell: Cell, settings: Settings) -> CellScore:
     return CellScore(key, cell.architecture, cell.width, cell.options, *size, estimates, accuracy_draws, curve, cost)
 
 
-def _arm_estimates(pairs: dict[CellKey, ArmPair | None], settings: Settings):
+def _arm_estimates(
+    pairs: dict[CellKey, ArmPair | None], settings: Settings
+) -> Iterator[tuple[CellKey, dict[str, Estimate]]]:
     """Arm metrics of each cell, and with its lengths pooled as in the paper's Table 10 (`L` None)."""
     lengths: dict[CellKey, list[ArmPair]] = {}
     for key, pair in pairs.items():
@@ -264,7 +272,7 @@ def _arm_estimates(pairs: dict[CellKey, ArmPair | None], settings: Settings):
             yield key, arm_metrics(ArmPair.pooled(several), key.questions, settings.selectivity_redraws)
 
 
-def _group_estimates(cells: Sequence[CellScore], settings: Settings):
+def _group_estimates(cells: Sequence[CellScore], settings: Settings) -> Iterator[Joint]:
     """Efficiency of each architecture (all its widths) and of all systems; FLOPs saved on the structured bands."""
     by_group = groups(cells)
     for (key, architecture), members in by_group.items():
@@ -272,7 +280,7 @@ def _group_estimates(cells: Sequence[CellScore], settings: Settings):
         base = by_group.get((key._replace(band=MAX_BAND), architecture))
         if key.band != MAX_BAND and base:
             found |= group_saving(members, base)
-        yield key, architecture, None, found
+        yield Joint(key, architecture, None, found)
 
 
 def _provenance(table: pa.Table) -> dict[str, Any]:

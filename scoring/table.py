@@ -59,7 +59,7 @@ class Column:
 
 COLUMNS: tuple[Column, ...] = (
     Column("system", pl.String, "name of the memory; rows of one name are one curve", required=True),
-    Column("architecture", pl.String, "family, fixes colour and marker; the system's name where absent"),
+    Column("architecture", pl.String, "family, fixes colour and dash; the system's name where absent", nullable=True),
     Column("width", pl.Int32, "model width D, where there is one", nullable=True, low=1),
     Column("task", pl.String, "what was asked", default="membership"),
     Column("split", pl.String, "part of the data", default="test"),
@@ -111,7 +111,7 @@ class _Place:
         return f"{self.source}: {where}, column {column!r}"
 
 
-def to_polars(table: TableLike) -> pl.DataFrame:
+def _to_polars(table: TableLike) -> pl.DataFrame:
     """Any of the accepted forms (Arrow, polars, dict of columns, list of rows) as a polars frame."""
     if isinstance(table, pl.DataFrame):
         return table
@@ -136,12 +136,15 @@ def validate(table: TableLike, source: str = "table", line_offset: int | None = 
             occurs twice; answer, abstention and confidence contradict each other.
     """
     place = _Place(source, line_offset)
-    frame = to_polars(table)
+    frame = _to_polars(table)
     _check_names(frame, source)
     if frame.height == 0:
         raise TableError(f"{source}: no rows; a response table has one row per question asked")
     frame = pl.DataFrame([_canonical(frame, column, place) for column in COLUMNS])
-    frame = frame.with_columns(confidence=pl.coalesce("confidence", _PROBABILITY_OF_ANSWER))
+    frame = frame.with_columns(
+        architecture=pl.coalesce("architecture", "system"),
+        confidence=pl.coalesce("confidence", _PROBABILITY_OF_ANSWER),
+    )
     _check_rows(frame, place)
     _check_unique(frame, place)
     return frame.to_arrow().cast(SCHEMA)
@@ -166,19 +169,12 @@ def _check_names(frame: pl.DataFrame, source: str) -> None:
 def _canonical(frame: pl.DataFrame, column: Column, place: _Place) -> pl.Series:
     """The column in its canonical type, defaults filled in, with values in range."""
     if column.name not in frame.columns:
-        if column.name == "architecture":
-            return frame["system"].cast(pl.String).alias("architecture")
         return pl.Series(column.name, [column.default], dtype=column.dtype).new_from_index(0, frame.height)
-    given = frame[column.name]
-    series = _cast(given, column, place)
-    if not column.nullable and series.null_count():
-        if column.required:
-            raise TableError(f"{place(_first(series.is_null()), column.name)}: missing value")
-        series = (
-            _cast(frame["system"], column, place).zip_with(series.is_null(), series)
-            if (column.name == "architecture")
-            else series.fill_null(column.default)
-        )
+    series = _cast(frame[column.name], column, place)
+    if column.required and not column.nullable and series.null_count():
+        raise TableError(f"{place(_first(series.is_null()), column.name)}: missing value")
+    if column.default is not None:
+        series = series.fill_null(column.default)
     if column.dtype == pl.Float64 and (bad := ~series.is_finite().fill_null(True)).any():
         row = _first(bad)
         raise TableError(f"{place(row, column.name)}: {series[row]} is not a finite number; leave unknown values empty")
@@ -219,11 +215,7 @@ def _check_rows(frame: pl.DataFrame, place: _Place) -> None:
         ("label", c("label") >= c("options"), "label is outside the question's options"),
         ("answer", c("answer") >= c("options"), "answer is outside the question's options"),
         ("p_yes", c("p_yes").is_not_null() & (c("options") != 2), "p_yes needs a yes/no question (options = 2)"),
-        (
-            "abstain_kind",
-            c("abstain_kind").is_not_null() & c("answer").is_not_null(),
-            "set although there is an answer",
-        ),
+        ("abstain_kind", ~c("abstain_kind").is_null() & ~c("answer").is_null(), "set although there is an answer"),
         ("candidate_length", c("candidate_length") > c("L"), "candidate is longer than its stream"),
         ("age", (c("age") >= 0) & (c("label") == 0) & (c("options") == 2), "a negative has no match; its age is -1"),
         ("age", (c("age") < 0) & (c("label") == 1) & (c("options") == 2), "a positive has a match; its age is >= 0"),

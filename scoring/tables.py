@@ -80,9 +80,9 @@ def ecc_rows(scores: Scores, subject: Subject, length: int) -> tuple[list[EccCol
 def estimates_of(scores: Scores, cell: CellScore) -> dict[str, Estimate]:
     """Every estimate of a cell as a whole, those from comparisons and payoff arms included."""
     found = {metric: e for (metric, part), e in cell.estimates.items() if not part}
-    for key, _, _, more in scores.extra:
-        if key in (cell.key, cell.key._replace(arm="A,B")):
-            found |= more
+    for joint in scores.joint:
+        if joint.key in (cell.key, cell.key._replace(arm="A,B")):
+            found |= joint.estimates
     return found
 
 

@@ -25,9 +25,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scoring.cells import CellKey
 from scoring.comparisons import CellScore
 from scoring.figures import all_figures
 from scoring.selective import GRID
+from scoring.statistics import Estimate
 from scoring.subjects import Subject, distinct_budgets, subjects
 from scoring.summary import ROW_COLUMNS, Scores, cost_frontier_of, frontier_of
 
@@ -103,8 +105,8 @@ def curve_rows(cells: Sequence[CellScore]) -> list[list[Any]]:
         count = len(cell.curve.coverage)
         step = max(1, math.ceil((count - 1) / (ROWS_PER_CURVE - 1)))
         for i in [*range(0, count - 1, step), count - 1]:
-            point = (cell.curve.threshold[i], cell.curve.coverage[i], cell.curve.accuracy[i])
-            rows.append([*_about(cell), *map(float, point)])
+            point = (float(x[i]) for x in (cell.curve.threshold, cell.curve.coverage, cell.curve.accuracy))
+            rows.append([*_about(cell), *(None if math.isnan(x) else x for x in point)])
     return rows
 
 
@@ -192,13 +194,14 @@ def _log_system(wandb: Any, run: wandb.Run, scores: Scores, cells: Sequence[Cell
             run.summary.update({f"{prefix}/{metric}{k}": v for k, v in ends.items() if v is not None})
 
 
-def _whole_estimates(scores: Scores, system: str) -> Iterable[tuple[Any, str, Any]]:
+def _whole_estimates(scores: Scores, system: str) -> Iterable[tuple[CellKey, str, Estimate]]:
+    """Every estimate of a system that is not a slice: its cells' own, then those that need several cells."""
     for cell in scores.cells:
         if cell.system == system:
             yield from ((cell.key, metric, e) for (metric, part), e in cell.estimates.items() if not part)
-    for key, _, _, found in scores.extra:
-        if key.system == system:
-            yield from ((key, metric, e) for metric, e in found.items())
+    for joint in scores.joint:
+        if joint.key.system == system:
+            yield from ((joint.key, metric, e) for metric, e in joint.estimates.items())
 
 
 def _log_comparison(wandb: Any, run: wandb.Run, scores: Scores, report: str | Path | None, figures: bool) -> None:

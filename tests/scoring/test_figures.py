@@ -46,9 +46,12 @@ def test_files_are_written_and_equal_scores_give_equal_files(scores, tmp_path, m
     assert pixels.max() == 255
 
 
-def test_figures_without_confidences_or_costs(rows):
+def test_figures_are_left_out_where_there_is_nothing_to_draw(rows):
     plain = score(rows([(1, 1, None), (0, 1, None)]), FAST)
-    assert [name for name, _ in all_figures(plain)] == ["accuracy_length-uniform", "ecc-uniform-L16"]
+    names = ["coverage_accuracy-uniform", "accuracy_length-uniform", "frontier-uniform-L16", "ecc-uniform-L16"]
+    assert [name for name, _ in all_figures(plain)] == names
+    silent = score(rows([(1, None, None), (0, None, None)]), FAST)
+    assert [name for name, _ in all_figures(silent)] == ["accuracy_length-uniform", "ecc-uniform-L16"]
 
 
 def test_looks_are_fixed_and_distinct():

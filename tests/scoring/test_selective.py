@@ -147,6 +147,16 @@ def test_one_confidence_for_all_is_one_point(rows):
     assert curve.accuracy.tolist() == pytest.approx([2 / 3])
 
 
+def test_without_confidences_there_is_one_point_and_no_calibration(rows):
+    scores = score(rows([(1, 1, None), (0, 1, None), (1, None, None), (1, 1, None)]), FEW)
+    curve = scores.cells[0].curve
+    assert (curve.coverage.tolist(), curve.accuracy.tolist()) == ([0.75], pytest.approx([2 / 3]))
+    assert np.isnan(curve.threshold).all()
+    assert (scores.value("aurc").value, scores.value("aurc").note) == (None, "no confidences given")
+    (point,) = scores.frontier().points
+    assert (point.coverage, point.threshold) == (0.75, None)
+
+
 def test_bands_surround_the_curve(simulate):
     (cell,) = score(simulate(0.8, streams=40), Settings(redraws=200)).cells
     curve = cell.curve

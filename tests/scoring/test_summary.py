@@ -186,7 +186,7 @@ def test_command_frontier(table_file, capsys):
     assert "low, L=64, at most 5,000 MFLOPs: 2 of 3 systems" in out
     assert "low, L=64, no budget: 3 of 3 systems" in out
     assert main([*arguments[:4], "--band", "none"]) == 2
-    assert "no system with confidences at this band and length" in capsys.readouterr().err
+    assert "no answers at this band and length" in capsys.readouterr().err
 
 
 def test_command_schema_and_definitions(capsys):
