@@ -197,6 +197,7 @@ def train(cfg: DictConfig) -> Run:
         metrics.resume_at(step)
         print(f"resuming at step {step}")
     quiet_lightning()
+    mirrors = wandb_logger(cfg, run)
     trainer = lightning.Trainer(
         accelerator={"auto": "auto", "cpu": "cpu", "cuda": "gpu"}[cfg.device],
         devices=cfg.devices,
@@ -207,7 +208,7 @@ def train(cfg: DictConfig) -> Run:
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         callbacks=callbacks,
-        logger=[metrics, *wandb_logger(cfg, run)],
+        logger=[metrics, *mirrors],
         log_every_n_steps=min(50, cfg.validation.every),
         enable_checkpointing=False,
         enable_model_summary=False,
@@ -215,7 +216,11 @@ def train(cfg: DictConfig) -> Run:
         use_distributed_sampler=False,
         plugins=[AtomicCheckpointIO()],
     )
-    trainer.fit(module, data, ckpt_path=str(run.last) if resumed else None, weights_only=True)
+    try:
+        trainer.fit(module, data, ckpt_path=str(run.last) if resumed else None, weights_only=True)
+    finally:
+        for mirror in mirrors:  # also after a failure, and before the next job of a sweep
+            mirror.experiment.finish()
     if trainer.interrupted:
         raise KeyboardInterrupt
     best = next(c for c in callbacks if isinstance(c, SaveBest))

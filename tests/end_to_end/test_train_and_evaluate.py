@@ -165,3 +165,15 @@ def test_another_configuration_does_not_overwrite_a_run(run_script, run):
     assert code == 2
     assert "holds another configuration" in err
     assert "seed: 0 -> 3" in err
+
+
+def test_wandb_mirrors_the_run_offline(run_script, tmp_path):
+    """Without a login nothing is asked; the metrics lie in the run folder, and a resumed run logs under the same id."""
+    settings = ("preset=smoke", "logger.wandb=offline", "threads=1", "device=cpu", "validation.every=5", "name=small")
+    code, _, err = run_script("train.py", *settings, "schedule.steps=10", f"outputs={tmp_path}")
+    assert code == 0, err
+    (file,) = (tmp_path / "small" / "wandb").glob("offline-run-*-small/run-small.wandb")
+    logged = file.read_bytes()
+    for name in (b"train/loss", b"val/accuracy/L64", b"transformer_conv"):
+        assert name in logged, f"{name} is not in the offline run"
+    assert not list((tmp_path / "small" / "wandb").glob("**/*.ckpt")), "W&B holds no checkpoints"
