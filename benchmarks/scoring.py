@@ -1,6 +1,6 @@
 """Time to score a large response table: 1,000,000 answers, 1,000 bootstrap redraws, one thread.
 
-    python benchmarks/scoring.py [--rows 1000000] [--redraws 1000]
+    python -m benchmarks.scoring [--rows 1000000] [--redraws 1000]
 
 Two shapes: everything in one cell (31,250 streams, the largest arrays), and a study of 24 cells.
 """

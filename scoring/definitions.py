@@ -88,8 +88,9 @@ DEFINITIONS = (
         "Coverage when a right answer pays 3 and a wrong one costs 1: told so, or at confidence >= 0.25."),
     Definition("coverage_arm_b", "coverage, arm B", "share", "", "Calibration",
         "Coverage when a right answer pays 1 and a wrong one costs 4: told so, or at confidence >= 0.80."),
-    Definition("responsiveness", "responsiveness", "difference", "higher", "Calibration",
-        "Coverage under arm A minus coverage under arm B. Negative values are kept."),
+    Definition("responsiveness", "responsiveness", "difference", "", "Calibration",
+        "Coverage under arm A minus coverage under arm B; 0 for a system that ignores the cost of errors. Negative "
+        "values are kept. Neither large nor small is good as such: read it beside selectivity and payoff."),
     Definition("selectivity", "selectivity", "difference", "higher", "Calibration",
         "Arm A's accuracy on the questions that arm B kept minus its accuracy on those that arm B dropped. "
         "4,000 redraws. Noted when fewer than five were dropped."),

@@ -190,15 +190,21 @@ function withInterval(e) {
 
 function drawCost() {
   const cells = here().filter((c) => cost(c) !== null);
+  $("cost").parentElement.hidden = !cells.length;
+  if (!cells.length) return;
   const best = undominated(cells.map((cell) => ({ x: -cost(cell), y: cell.acc[0], cell })));
   const on = new Set(best.map((p) => p.cell));
   cells.sort((a, b) => on.has(b) - on.has(a));
   const traces = [{ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: "#111", width: 1.2, shape: "hv" },
     x: [...best.map((p) => -p.x), Math.max(...cells.map(cost))], y: [...best.map((p) => p.y), best.length ? best.at(-1).y : null] }];
+  const costs = cells.map(cost);
+  const low = Math.log10(Math.min(...costs)), span = Math.max(0.4, Math.log10(Math.max(...costs)) - low);
+  const room = Math.max(160, $("cost").clientWidth - 64), longest = 6.2 * Math.max(0, ...cells.map((c) => style(c).label.length)) + 12;
+  const perDecade = (room - Math.min(longest, room / 2)) / (span + 0.1); // pixels
   const labelled = [];
   for (const c of cells) {
     // A label that would cover another is left to the legend and the hover text; systems on the frontier come first.
-    const clear = !labelled.some((o) => Math.abs(Math.log(cost(o) / cost(c))) < 1 && Math.abs(o.acc[0] - c.acc[0]) < 0.025);
+    const clear = !labelled.some((o) => Math.abs(Math.log10(cost(o) / cost(c))) * perDecade < longest && Math.abs(o.acc[0] - c.acc[0]) < 0.025);
     if (clear) labelled.push(c);
     traces.push({ type: "scatter", mode: clear ? "markers+text" : "markers", x: [cost(c)], y: [c.acc[0]], hoverinfo: "text", textposition: "top right",
       text: [safe(style(c).label)], textfont: { size: 10 }, cliponaxis: false,
@@ -206,12 +212,11 @@ function drawCost() {
       error_y: { type: "data", symmetric: false, thickness: 1, width: 0, array: [(c.acc[2] ?? c.acc[0]) - c.acc[0]], arrayminus: [c.acc[0] - (c.acc[1] ?? c.acc[0])] },
       marker: { ...marker(c, 10), color: on.has(c) ? style(c).colour : "#fff", line: { color: style(c).colour, width: 2 } } });
   }
-  const costs = cells.map(cost), wide = cells.length ? [Math.log10(Math.min(...costs)) - 0.1, Math.log10(Math.max(...costs))] : [0, 1];
-  const decades = Array.from({ length: 20 }, (_, i) => 10 ** i), tight = wide[1] - wide[0] < 1.5;
-  const ticks = decades.flatMap((d) => (tight ? [d, 2 * d, 5 * d] : [d]));
-  const text = queries() === 1 ? "FLOPs per answer, one question per stream" : `FLOPs per answer, ${queries()} questions per stream`;
+  const decades = Array.from({ length: 20 }, (_, i) => 10 ** i);
+  const ticks = decades.flatMap((d) => (span < 1.5 ? [d, 2 * d, 5 * d] : [d]));
+  const text = queries() === 1 ? "MFLOPs per answer, one question per stream" : `MFLOPs per answer, ${queries()} questions per stream`;
   Plotly.react("cost", traces, layout(
-    { title: { text }, type: "log", range: [wide[0], wide[1] + 0.35 * Math.max(0.4, wide[1] - wide[0])], tickvals: ticks, ticktext: ticks.map(mflops) },
+    { title: { text }, type: "log", range: [low - 0.1, low - 0.1 + room / perDecade], tickvals: ticks, ticktext: ticks.map((f) => (f / 1e6).toLocaleString("en")) },
     accuracyAxis("accuracy", null, Math.min(...cells.map((c) => c.acc[0]))), chanceLine()), CONFIG);
 }
 

@@ -209,7 +209,10 @@ def _overlap(a: Estimate, b: Estimate) -> bool:
 
 def _table(scores: Scores, subject: Subject, index: int, length: int) -> str:
     columns, rows = ecc_rows(scores, subject, length)
-    heads = "".join(f'<th scope="col" data-better="{c.better}"><button>{escape(c.head)}</button></th>' for c in columns)
+    heads = "".join(
+        f'<th scope="col" class="{_importance(c)}" data-better="{c.better}"><button>{escape(c.head)}</button></th>'
+        for c in columns
+    )
     best = [_best(c, [row.values[i] for row in rows if not row.cell.is_reference]) for i, c in enumerate(columns)]
     body = "".join(_table_row(row, columns, best) for row in rows)
     head = f'<thead><tr><th scope="col"><button>system</button></th>{heads}</tr></thead>'
@@ -229,10 +232,9 @@ def _table_row(row: EccRow, columns: Sequence[EccColumn], best: Sequence[float |
             continue
         text = escape(show(e.value, column.unit))
         text = f'<span class="note" title="{escape(e.note)}">{text}</span>' if e.note else text
-        mark = ' class="best"' if not row.cell.is_reference and e.value == top else ""
-        cells.append(
-            f'<td data-v="{e.value!r}"{mark}>{text}<small>{escape(show_interval(e, column.unit))}</small></td>'
-        )
+        kinds = _importance(column) + (" best" if not row.cell.is_reference and e.value == top else "")
+        interval = escape(show_interval(e, column.unit))
+        cells.append(f'<td class="{kinds}" data-v="{e.value!r}">{text}<small>{interval}</small></td>')
     kind = ' class="reference"' if row.cell.is_reference else ""
     return f'<tr{kind} data-system="{escape(row.cell.system)}">{"".join(cells)}</tr>'
 

@@ -27,15 +27,17 @@ class Subject:
 
     @property
     def title(self) -> str:
-        return f"{self.task}, {self.split}, {self.query_set} negatives"
+        return ", ".join([f"{self.query_set} negatives", *self._unusual])
 
     @property
     def slug(self) -> str:
         """Short name for files."""
-        parts = [self.query_set]
-        parts += [self.split] if self.split != "test" else []
-        parts += [self.task] if self.task != "membership" else []
-        return re.sub(r"[^A-Za-z0-9]+", "_", "_".join(parts))
+        return re.sub(r"[^A-Za-z0-9]+", "_", "_".join([self.query_set, *self._unusual]))
+
+    @property
+    def _unusual(self) -> list[str]:
+        """Split and task, where they are not the usual ones."""
+        return [x for x, usual in ((self.split, "test"), (self.task, "membership")) if x != usual]
 
     def cells(self, scores: Scores) -> list[CellScore]:
         """Its cells, sorted by architecture, width, band and length."""

@@ -164,6 +164,11 @@ class Scores:
             raise KeyError(f"{len(found)} rows match {wanted}; name system, band, L, query_set, ... until one is left")
         return Estimate(*(found[0][k] for k in ("value", "low", "high", "n", "streams", "note")))
 
+    def questions(self) -> list[CellKey]:
+        """The kinds of question in the table, sorted; `system` is empty in these keys."""
+        keys = {c.key._replace(system="") for c in self.cells}
+        return sorted(keys, key=lambda k: (k.task, k.split, k.query_set, k.band, k.L, k.arm or ""))
+
     def at(self, references: bool = True, **where: Any) -> list[CellScore]:
         """Cells whose key matches `where`, with or without reference solvers."""
         cells = [c for c in self.cells if all(getattr(c.key, k) == v for k, v in where.items())]

@@ -87,6 +87,7 @@ def estimates_of(scores: Scores, cell: CellScore) -> dict[str, Estimate]:
 
 
 def _columns(scores: Scores, bands: Sequence[str]) -> list[EccColumn]:
+    """Main columns first; within these and the others, from capacity over efficiency and compression to calibration."""
     structured = [b for b in bands if b != MAX_BAND]
     base = [MAX_BAND] if MAX_BAND in bands else structured
     target = min(scores.settings.selective_targets, key=lambda t: abs(t - 0.95), default=None)
@@ -104,7 +105,7 @@ def _columns(scores: Scores, bands: Sequence[str]) -> list[EccColumn]:
     columns += [EccColumn("ece", b, b in base) for b in base] + [EccColumn("brier", b, False) for b in base]
     for metric in ("responsiveness", "selectivity", "selectivity_p_le_0", "payoff_b", "payoff_gain"):
         columns += [EccColumn(metric, b, metric in ("responsiveness", "selectivity", "payoff_b")) for b in base]
-    return columns
+    return sorted(columns, key=lambda c: not c.main)
 
 
 def show(value: float, unit: str) -> str:

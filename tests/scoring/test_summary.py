@@ -127,6 +127,12 @@ def test_every_number_has_an_interval_or_a_reason(scores):
             assert row["low"] <= row["high"]
 
 
+def test_questions_lists_what_was_asked(scores):
+    asked = scores.questions()
+    assert len(asked) == 8
+    assert (asked[0].system, asked[0].query_set, asked[0].band, asked[0].L) == ("", "order", "low", 32)
+
+
 def test_saved_metrics(tmp_path, scores):
     text, table = save_metrics(scores, tmp_path)
     found = json.loads(text.read_text())
