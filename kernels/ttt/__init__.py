@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.choice import pick
@@ -91,8 +92,7 @@ def ttt_mlp_read(q: Tensor, k: Tensor, v: Tensor, lr: Tensor, memory: FastMemory
         def own(x: Tensor, y: Tensor) -> Tensor:
             return tau * ((x * y).sum(-1, keepdim=True) + 1)
 
-        hidden = torch.nn.functional.gelu(
-            q_ @ before.W1 + before.b1.unsqueeze(2) - own(q_, k_) * step.hidden, approximate="tanh"
-        )
+        z = q_ @ before.W1 + before.b1.unsqueeze(2) - own(q_, k_) * step.hidden
+        hidden = F.gelu(z, approximate="tanh")
         z = hidden @ before.W2 + before.b2.unsqueeze(2) - own(hidden, step.features) * step.output
         return query_output(q_, z, inner).transpose(1, 2).to(v.dtype)

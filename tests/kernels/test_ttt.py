@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from kernels.ttt import FastMemory, FastWeights, InnerLoop, dual, ttt_mlp, ttt_mlp_read
-from kernels.ttt.inner import _GeluWithSlope
+from kernels.ttt.inner import GeluWithSlope
 
 
 def weights(B, H, dtype, scale, g):
@@ -104,11 +104,11 @@ def test_the_loop_descends_the_published_loss():
 
 def test_gelu_and_its_slope():
     z = torch.linspace(-6, 6, 101, dtype=torch.float64, requires_grad=True)
-    value, slope = _GeluWithSlope.apply(z)
+    value, slope = GeluWithSlope.apply(z)
     expected = F.gelu(z, approximate="tanh")
     torch.testing.assert_close(value, expected, atol=1e-14, rtol=0)
     torch.testing.assert_close(slope, torch.autograd.grad(expected.sum(), z)[0], atol=1e-14, rtol=0)
-    assert torch.autograd.gradcheck(_GeluWithSlope.apply, (z[::10].detach().requires_grad_(),))
+    assert torch.autograd.gradcheck(GeluWithSlope.apply, (z[::10].detach().requires_grad_(),))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64, 200])
