@@ -38,6 +38,8 @@ class Batch:
     """[B, Q] t minus the end of the latest match (0: the match ends the prefix); -1 for negatives."""
     kinds: torch.Tensor
     """[B, Q] how the candidate was made, an index into KINDS."""
+    pair: torch.Tensor
+    """[B, Q] the pair that a query belongs to, 0 .. Q/2 - 1: a positive and a negative of the same length and time."""
     index: torch.Tensor
     """[B] the streams' indices within their split."""
     times: tuple[int, ...]
@@ -65,6 +67,13 @@ class Batch:
         if self.query_set == "uniform":
             return torch.zeros_like(self.labels, dtype=torch.bool)
         return self.kinds == KINDS.index("uniform")
+
+    @property
+    def scored(self) -> torch.Tensor:
+        """[B, Q] bool: the pairs whose negative is of the kind asked for. They are as many positives as negatives, of
+        the same lengths; in the `order` set each negative permutes its own positive. All pairs of a `uniform` set."""
+        pairs = torch.zeros((self.size, self.queries // 2), dtype=torch.int64, device=self.pair.device)
+        return pairs.scatter_add(1, self.pair, self.fallback.long()).gather(1, self.pair) == 0
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on another device; `non_blocking` is safe towards a GPU from pinned memory."""

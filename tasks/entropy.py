@@ -114,7 +114,7 @@ class RuleSet:
             while history not in beginnings:
                 history = history[1:]
             if history not in nodes:
-                table = self.distribution(self.context(history))
+                table = {s: p for s, p in self.distribution(self.context(history)).items() if p > 0}
                 cumulative = np.cumsum(list(table.values())).tolist()
                 cumulative[-1] = 1.0  # rounding must not leave a gap above the last entry
                 nodes[history] = (cumulative, list(table), [None] * len(table), history)

@@ -4,10 +4,10 @@
     candidate   4 6 2       -> yes                  3-6 symbols, copied from a uniform position of x[:t]
     candidate   4 2 6       -> no                   verified absent from x[:t] (it may occur later)
 
-Half of the queries of every stream and time are positives. Query k of the positives and query k of the negatives have
-the same length (uniform on 3-6), and their places in the batch are shuffled, so neither length nor place carries the
-label. tasks/queries.py says which negatives there are; the paper's are `uniform`. Streams are i.i.d. uniform (band
-`max`, 4 bits per symbol) or from low-entropy sources (band `low`, tasks/entropy.py).
+Half of the queries of every stream and time are positives. Each positive is paired with a negative of the same length
+(uniform on 3-6), and places in the batch are shuffled, so neither length nor place carries the label. tasks/queries.py
+says which negatives there are; the paper's are `uniform`. Streams are i.i.d. uniform (band `max`, 4 bits per symbol) or
+from low-entropy sources (band `low`, tasks/entropy.py).
 
 Everything is a pure function of (config, seed, split, band, length, index, time, query): an item is the same whatever
 its batch, worker or resume point, and the splits never share a stream even under one seed. Streams of one index but
@@ -159,6 +159,7 @@ def ask(
         return np.take_along_axis(np.concatenate(both, axis=-1), place, axis=-1).reshape(rows, queries)
 
     codes, lengths = shuffled(positive, negative), shuffled(n, n)
+    pair = np.tile(np.arange(len(times) * pairs), rows)
     return Batch(
         stream=torch.from_numpy(x.astype(np.int64)),
         candidates=torch.from_numpy(decode(codes, lengths)),
@@ -166,6 +167,7 @@ def ask(
         labels=torch.from_numpy(shuffled(np.array(1), np.array(0))),
         age=torch.from_numpy(shuffled(age, np.array(-1))),
         kinds=torch.from_numpy(shuffled(np.array(KINDS.index("positive")), kind)),
+        pair=torch.from_numpy(shuffled(pair, pair)),
         index=torch.from_numpy(np.array(indices, np.int64)),
         times=times,
         query_set=query_set,

@@ -4,18 +4,17 @@
            that occurs nowhere in it.
 `near`     a true window with exactly one symbol changed, every symbol pair of the result seen in the prefix: a table
            of pairs does not reject it.
-`order`    a true window with its symbols permuted: symbol counts say nothing about it. It is the window of the positive
-           candidate it is paired with, so that positives against negatives of this set are the *order probe*: a memory
-           that ignores order answers both alike. Only when eight permutations of that window all occurred is
-           another window taken.
+`order`    the window of the positive candidate it is paired with, its symbols permuted: symbol counts say nothing. So
+           positives against negatives of this set are the *order probe*: a memory that ignores order answers both
+           alike.
 
 "Prefix" is x[:t], what had been seen at the query's time t; every negative is verified absent from it. A candidate is
 drawn uniformly over what its set allows: for `near`, over the (window start, place, symbol) triples whose result is
-absent with all pairs seen; for `order`, over permutations, then over (window start, permutation). A few vectorised
-tries by rejection settle most; the rest are drawn from the exhaustive list of choices, which is the same distribution.
-Where that list is empty (a constant stream has no `order` negative, a periodic one no `near` negative) a `uniform`
-negative of the same length stands in, and says so in the returned kinds. Lengths are never redrawn, so they carry no
-label.
+absent with all pairs seen; for `order`, over the permutations of its window that are absent. A few vectorised tries by
+rejection settle most; the rest are drawn from the exhaustive list of choices, which is the same distribution. Where
+that list is empty (a run of one symbol has no other order, a periodic stream no `near` negative) a `uniform` negative
+of the same length stands in, and says so in the returned kinds; `Batch.scored` leaves it and its positive out. Lengths
+are never redrawn, so they carry no label.
 
 Letters: K queries, M tries at once, B streams.
 """
@@ -34,7 +33,6 @@ from tasks.windows import WindowIndex, decode, mask
 
 # Tries by rejection, in blocks: most queries are settled by the first block, and only the others pay for the second.
 _BLOCKS = {"uniform": ((0, 1), (1, 32)), "near": ((0, 8), (8, 64)), "order": ((0, 1), (1, 16))}
-_PAIRED_TRIES = 8  # of an `order` negative, on the window of its positive; later tries draw the window too
 _WORDS = 3  # random words per try
 
 
@@ -115,9 +113,11 @@ class NegativeSampler:
             settled = allowed.any(axis=1)
             codes[todo[settled]] = tries[settled, allowed[settled].argmax(axis=1)]
             todo = todo[~settled]
-        choices: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray]] = {}
+        choices: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
         for k in todo:
-            group = int(slots.row[k]), int(slots.time[k]), int(slots.n[k])
+            group = int(slots.row[k]), int(slots.time[k]), int(slots.n[k]), int(slots.end[k])
+            if query_set != "order":
+                group = (*group[:3], 0)  # does not depend on the positive
             if group not in choices:
                 choices[group] = self._choices(query_set, *group)
             options, weight = choices[group]
@@ -142,34 +142,32 @@ class NegativeSampler:
         return codes, self._pairs_seen(row, codes, n, time)
 
     def _propose_order(self, slots: Slots, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        word = self._words(slots, first, last)
-        row, time, n, end = (a[:, None] for a in (slots.row, slots.time, slots.n, slots.end))
-        paired = np.arange(first, last) < _PAIRED_TRIES
-        window = self._index.window(row, np.where(paired, end, n + below(word[..., 0], time - n + 1)), n)
-        permutation = _PERMUTATIONS[_FIRST_PERMUTATION[n] + below(word[..., 1], _FACTORIAL[n])]
-        codes = _permute(window, n, permutation)
+        word = self._words(slots, first, last)[..., 0]
+        n = slots.n[:, None]
+        permutation = _PERMUTATIONS[_FIRST_PERMUTATION[n] + below(word, _FACTORIAL[n])]
+        codes = _permute(self._index.window(slots.row, slots.end, slots.n)[:, None], n, permutation)
         return codes, np.ones(codes.shape, bool)
 
-    # -- by exhaustion: every choice in one prefix, with cumulative weights ------------------------------------------
+    # -- by exhaustion: every choice for one candidate, with cumulative weights ---------------------------------------
 
-    def _choices(self, query_set: str, row: int, time: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def _choices(self, query_set: str, row: int, time: int, n: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         windows, count = np.unique(self._index.codes[row, n - 1 : time] & mask(n), return_counts=True)
+        allowed: np.ndarray | bool = True
+        weight: np.ndarray | int = 1
         if query_set == "uniform":
             codes = np.zeros(1, np.int64)
             for _ in range(n):
                 codes = (codes[:, None] << 4 | np.arange(self._vocabulary)).ravel()
-            allowed, weight = np.ones(codes.shape, bool), np.ones(codes.shape, np.int64)
         elif query_set == "near":
             place = 4 * np.arange(n)[:, None]
             codes = self._change(windows[:, None, None], place, np.arange(1, self._vocabulary))
             allowed = self._pairs_seen(np.array(row), codes, np.array(n), np.array(time))
-            weight = np.broadcast_to(count[:, None, None], codes.shape)
+            weight = count[:, None, None]
         else:
             table = _PERMUTATIONS[_FIRST_PERMUTATION[n] : _FIRST_PERMUTATION[n] + _FACTORIAL[n]]
-            codes = _permute(windows[:, None], np.array(n), table[None])
-            allowed, weight = np.ones(codes.shape, bool), np.broadcast_to(count[:, None], codes.shape)
+            codes = _permute(np.array(self._index.codes[row, end - 1] & mask(n)), np.array(n), table)
         allowed = allowed & ~np.isin(codes, windows)
-        return codes[allowed], np.cumsum(weight[allowed])
+        return codes[allowed], np.cumsum(np.broadcast_to(weight, codes.shape)[allowed])
 
     # -- shared -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ SCHEDULES = {
     "online": OnlineSchedule(steps=7, batch_size=8, max_length=64, queries=16, growth=0),
     "epochs": EpochSchedule(epochs=1, batch_size=8, streams=80, lengths=(16, 32), queries=8),
 }
-TENSORS = ("stream", "candidates", "lengths", "labels", "age", "kinds", "index")
+TENSORS = ("stream", "candidates", "lengths", "labels", "age", "kinds", "pair", "index")
 
 
 def assert_same(batches, others):

@@ -95,16 +95,31 @@ def test_near_negatives_change_one_symbol_of_a_window_anywhere_in_it(many):
     assert set(places) == set(range(6))
 
 
-def test_order_negatives_permute_the_window_of_their_own_positive(many):
+@pytest.mark.parametrize("band", BANDS)
+def test_order_negatives_permute_the_window_of_their_own_positive(band):
     """The order probe: with equal symbols in both classes, a memory of counts answers both alike."""
-    order = many["order"]
+    order = sample(CONFIG, 8, range(60), 64, 32, split="test", query_set="order", band=band)
     symbols = order.candidates.sort(-1).values
-    shared = 0
     for b in range(order.size):
-        yes, no = (Counter(map(tuple, symbols[b][order.labels[b] == label].tolist())) for label in (1, 0))
-        shared += sum((yes & no).values())
-    # All but the windows of one repeated symbol, which have no permutation that is absent: 1 in 256 at three symbols.
-    assert 1 - 1 / 512 < shared / (16 * order.size) <= 1
+        for pair in range(16):
+            (yes,), (no,) = (torch.nonzero((order.pair[b] == pair) & (order.labels[b] == k))[:, 0] for k in (1, 0))
+            same_symbols = torch.equal(symbols[b, yes], symbols[b, no])
+            assert order.scored[b, yes] == order.scored[b, no] == (same_symbols and not order.fallback[b, no])
+    # Uniform windows of one repeated symbol, which have no other order, are 1 in 256 at three symbols.
+    assert order.scored.float().mean() > (0.995 if band == "max" else 0.5)
+
+
+@pytest.mark.parametrize("query_set", QUERY_SETS)
+def test_pairs_share_length_and_time_and_are_scored_as_a_whole(query_set):
+    batch = sample(CONFIG, 9, range(20), 16, 24, split="test", times=(8, 12, 16), query_set=query_set, band="low")
+    assert query_set == "uniform" or batch.fallback.any()
+    for b in range(batch.size):
+        for pair in range(12):
+            yes, no = sorted(torch.nonzero(batch.pair[b] == pair)[:, 0].tolist(), key=lambda q: -batch.labels[b, q])
+            assert (batch.labels[b, yes], batch.labels[b, no]) == (1, 0)
+            assert batch.lengths[b, yes] == batch.lengths[b, no]
+            assert yes // 8 == no // 8 == pair // 4
+            assert batch.scored[b, yes] == batch.scored[b, no] == (not batch.fallback[b, no])
 
 
 # -- nothing but the stream tells the label --------------------------------------------------------
@@ -180,22 +195,24 @@ def test_negatives_are_uniform_over_the_choices_of_their_set(query_set, way, mon
     prefix = (0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 3, 1, 0, 2, 2, 3, 3, 0, 0, 1, 1)  # some windows occur many times
     windows = [prefix[i : i + 3] for i in range(22)]
     pairs = set(itertools.pairwise(prefix))
+    choices: Counter = Counter()
     if query_set == "uniform":
-        ways = itertools.product(range(4), repeat=3)
+        choices.update(itertools.product(range(4), repeat=3))
     elif query_set == "near":
         changed = ((*w[:j], s, *w[j + 1 :]) for w in windows for j in range(3) for s in range(4) if s != w[j])
-        ways = (v for v in changed if {v[:2], v[1:]} <= pairs)
+        choices.update(v for v in changed if {v[:2], v[1:]} <= pairs)
     else:
-        ways = (v for w in windows for v in itertools.permutations(w))
-    choices = Counter(v for v in ways if v not in windows)
+        for w in windows:  # each equally often a positive, whose turn is shared by its absent permutations
+            absent = set(itertools.permutations(w)) - set(windows)
+            choices.update({v: 60 // len(absent) for v in absent})
+    choices = Counter({v: weight for v, weight in choices.items() if v not in windows})
 
     drawn = candidates_of_kind(np.array([prefix]), config, query_set)
     assert set(drawn) == set(choices)
-    if query_set != "order" or way == "exhaustion":  # tries at `order` favour each positive's own permutations
-        expected = np.array([choices[v] for v in sorted(choices)], float)
-        observed = np.array([drawn[v] for v in sorted(choices)])
-        assert len(expected) > 3
-        assert stats.chisquare(observed, expected / expected.sum() * observed.sum()).pvalue > SIGNIFICANCE
+    expected = np.array([choices[v] for v in sorted(choices)], float)
+    observed = np.array([drawn[v] for v in sorted(choices)])
+    assert len(expected) > 3
+    assert stats.chisquare(observed, expected / expected.sum() * observed.sum()).pvalue > SIGNIFICANCE
 
 
 # -- where negatives run out -----------------------------------------------------------------------
@@ -259,7 +276,7 @@ def test_query_sets_share_all_but_their_negatives():
     batches = [sample(CONFIG, 6, range(8), 64, 32, split="test", query_set=q) for q in QUERY_SETS]
     positive = batches[0].labels == 1
     for other in batches[1:]:
-        for name in ("stream", "labels", "lengths", "age"):
+        for name in ("stream", "labels", "lengths", "age", "pair"):
             assert torch.equal(getattr(batches[0], name), getattr(other, name))
         assert torch.equal(batches[0].candidates[positive], other.candidates[positive])
         assert not torch.equal(batches[0].candidates, other.candidates)

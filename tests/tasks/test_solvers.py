@@ -21,7 +21,7 @@ def answers(name: str, stream: torch.Tensor, *candidates: list[int]) -> list[flo
 def accuracy(name: str, batch) -> float:
     memory = solver(name)
     p = memory.read(batch.candidates, batch.lengths, memory.write(batch.stream))
-    return ((p > 0.5).long() == batch.labels).float().mean().item()
+    return ((p > 0.5).long() == batch.labels)[batch.scored].float().mean().item()
 
 
 # -- by hand --------------------------------------------------------------------------------------
@@ -103,12 +103,15 @@ def test_the_exact_store_is_right_and_the_coin_is_not(query_set, band):
     assert accuracy("coin", batch) == pytest.approx(0.5, abs=3 * 0.5 / math.sqrt(4800))
 
 
-def test_each_query_set_defeats_the_solver_it_was_made_against():
-    uniform, near, order = (sample(CONFIG, 13, range(200), 64, 32, split="test", query_set=q) for q in QUERY_SETS)
+@pytest.mark.parametrize("band", BANDS)
+def test_each_query_set_defeats_the_solver_it_was_made_against(band):
+    uniform, near, order = (
+        sample(CONFIG, 13, range(100), 64, 32, split="test", query_set=q, band=band) for q in QUERY_SETS
+    )
     assert accuracy("set2", uniform) > 0.98
     assert accuracy("set2", near) == 0.5  # every pair of a near negative was seen: yes to all
     assert accuracy("hist", uniform) > 0.68
-    assert accuracy("hist", order) == pytest.approx(0.5, abs=0.002)  # equal counts in both classes
+    assert accuracy("hist", order) == 0.5  # equal counts in both classes
 
 
 def test_an_unknown_solver_is_refused_with_a_suggestion():
