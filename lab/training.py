@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import warnings
@@ -235,12 +236,15 @@ def train(cfg: DictConfig) -> Run:
 
 
 def quiet_lightning() -> None:
-    """Silence what Lightning says about choices that are made on purpose here."""
+    """Silence what Lightning says about choices that are made on purpose here, and about itself."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers.*",  # one batch costs a few per cent of a step
         ".*dataloader is not resumable.*",  # it is: an iterator starts at trainer.global_step
         ".*Starting from v1.9.0.*",
         ".*Checkpoint directory.*exists.*",
         ".*IterableDataset.*",
+        ".*LeafSpec.*is deprecated.*",  # Lightning's own use of torch
     ):
         warnings.filterwarnings("ignore", message)
