@@ -1,4 +1,11 @@
-"""What a memory costs, in FLOPs: terms, totals and the count that checks them; `flops.terms` has the convention."""
+"""What a memory costs, in FLOPs: terms, totals, and the count that checks them.
+
+    price("gla", width=64).total(4097)    FLOPs of a stream of 4096 and one query, in closed form
+    python -m flops                       the price list
+    flops.count                           counting what runs; the only part that needs torch
+
+`flops.terms` has the convention, docs/flops.md every formula and what is assumed.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +24,7 @@ from .terms import (
     state_write,
     strict_pairs,
     windowed_pairs,
+    written,
 )
 
 __all__ = [
@@ -33,17 +41,25 @@ __all__ = [
     "state_write",
     "strict_pairs",
     "windowed_pairs",
+    "written",
 ]
 
-PROVIDER = "backbones.registry:price_of"
+PROVIDER, BUILDER = "backbones.registry:price_of", "backbones.registry:build"
 """Who knows the backbones. Resolved by name at call time, so that this package depends on none of them."""
 
 
 def price(name: str, **overrides) -> Price:
     """The price of a registered backbone: `price("gla", width=64).total(4097)`.
 
+    A backbone that declares no terms is built and counted; `source` says so.
+
     Args:
         name: a registered backbone.
         overrides: `width` and fields of the layer's Config, as for `backbones.build`.
     """
-    return resolve_name(PROVIDER)(name, **overrides)
+    try:
+        return resolve_name(PROVIDER)(name, **overrides)
+    except NotImplementedError:
+        from .count import counted_price  # needs torch, which prices do not
+
+        return counted_price(resolve_name(BUILDER)(name, **overrides))

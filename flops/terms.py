@@ -11,37 +11,55 @@ Four kinds of term:
     rerun    a parameter matrix used again in the same token: its entries are counted elsewhere
     state    a product with running state, no parameters
     pair     once per query-key pair instead of once per token
+
+Letters: T tokens, L stream length, D width. A matrix product is written (m x k)(k x n).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 Kind = Literal["weight", "rerun", "state", "pair"]
 Status = Literal["given", "derived", "assumed"]
 
 
 # ---- how often a term is executed over the first T tokens -----------------------------------------------------------
+def written(formula: str) -> Callable[[Callable[[int], int]], Callable[[int], int]]:
+    """Decorator of a rule `T -> executions over the first T tokens`: how the rule is printed."""
+
+    def mark(rule: Callable[[int], int]) -> Callable[[int], int]:
+        rule.formula = formula
+        return rule
+
+    return mark
+
+
+@written("T")
 def per_token(T: int) -> int:
     """Once for every token."""
     return T
 
 
+@written("T (T + 1) / 2")
 def causal_pairs(T: int) -> int:
     """Pairs when each token sees itself and everything before it."""
     return T * (T + 1) // 2
 
 
+@written("T (T - 1) / 2")
 def strict_pairs(T: int) -> int:
     """Pairs when each token sees only what came before it."""
     return T * (T - 1) // 2
 
 
+@cache
 def windowed_pairs(window: int) -> Callable[[int], int]:
     """Pairs when each token sees itself and the `window` tokens before it (ECCBench, Appendix C.2, P_W)."""
 
+    @written(f"P_{window}(T)")
     def count(T: int) -> int:
         full = min(T, window + 1)
         return full * (full + 1) // 2 + (T - full) * (window + 1)
@@ -60,6 +78,7 @@ class Term:
         times: how many such products one execution makes (heads, say).
         count: executions over the first T tokens.
         status: given by the paper, derived from its settings, or assumed where the paper is silent.
+        layer: the layer that it belongs to, 0 at the bottom; `stack` fills it in.
     """
 
     label: str
@@ -68,6 +87,7 @@ class Term:
     times: int = 1
     count: Callable[[int], int] = per_token
     status: Status = "derived"
+    layer: int | None = None
 
     @property
     def flops(self) -> int:
@@ -84,16 +104,38 @@ class Term:
         """FLOPs over the first T tokens."""
         return self.flops * self.count(T)
 
-    def relabel(self, prefix: str) -> Term:
-        return replace(self, label=f"{prefix}{self.label}")
+    def at(self, token: int) -> int:
+        """FLOPs of the token-th token alone, counted from 1."""
+        return self.flops * (self.count(token) - self.count(token - 1))
+
+    @property
+    def formula(self) -> str:
+        """How its executions over T tokens are written."""
+        return getattr(self.count, "formula", "n(T)")
+
+    def __str__(self) -> str:
+        return f"{self.label}: {write_product(self.shape, self.times)}"
+
+
+def write_product(shape: tuple[int, int, int], times: int = 1) -> str:
+    """`3 x (1 x 64)(64 x 64)`."""
+    m, k, n = shape
+    return f"{times} x ({m} x {k})({k} x {n})" if times != 1 else f"({m} x {k})({k} x {n})"
 
 
 @dataclass(frozen=True)
 class Price:
-    """The cost of a memory, from its terms. Lengths are in stream tokens, results in FLOPs."""
+    """The cost of a memory, from its terms. Lengths are in stream tokens, results in FLOPs.
+
+    Args:
+        terms: the matrix products of all layers.
+        source: declared as a closed form, or counted because there is none (`flops.count.counted_price`).
+        note: what a counted price knows and what it extrapolates.
+    """
 
     terms: tuple[Term, ...]
     source: Literal["declared", "counted"] = "declared"
+    note: str = ""
 
     def total(self, T: int) -> int:
         """One causal pass over T tokens; the paper's number for a stream of L is `total(L + 1)`."""
@@ -122,6 +164,34 @@ class Price:
     def assumed(self) -> tuple[str, ...]:
         """Labels of the terms on which the paper is silent."""
         return tuple(dict.fromkeys(term.label for term in self.terms if term.status == "assumed"))
+
+    def table(self, L: int) -> list[dict[str, Any]]:
+        """The terms as rows, equal terms of several layers in one, over the L + 1 tokens of a stream and one query.
+
+        Returns:
+            Rows of label, layers, kind, status, shape, times, executions (a formula in T), flops (all layers together)
+            and share of the total.
+        """
+        T, rows = L + 1, {}
+        total = self.total(T)
+        for term in self.terms:
+            key = replace(term, layer=None, count=term.formula), term.count(T)
+            row = rows.setdefault(
+                key,
+                {
+                    "label": term.label,
+                    "layers": [],
+                    "kind": term.kind,
+                    "status": term.status,
+                    "shape": term.shape,
+                    "times": term.times,
+                    "executions": term.formula,
+                    "flops": 0,
+                },
+            )
+            row["layers"].append(term.layer)
+            row["flops"] += term.total(T)
+        return [{**row, "share": row["flops"] / total if total else 0.0} for row in rows.values()]
 
 
 # ---- terms that many backbones share ---------------------------------------------------------------------------------
@@ -156,5 +226,5 @@ def attention_pairs(label: str, width: int, count: Callable[[int], int], status:
 
 
 def stack(layers: Iterable[Iterable[Term]]) -> Price:
-    """The price of layers on top of each other; labels carry the layer's number."""
-    return Price(tuple(term.relabel(f"layer {i}: ") for i, layer in enumerate(layers) for term in layer))
+    """The price of layers on top of each other."""
+    return Price(tuple(replace(term, layer=i) for i, layer in enumerate(layers) for term in layer))
