@@ -206,15 +206,9 @@ class TTTMLP(MemoryLayer):
 
     def read(self, x_BQD: Tensor, state: TTTState) -> Tensor:
         past = state.window_k.shape[1]
-        kept = slice(max(0, past - self.config.window), past)
         q, k, v = self._heads(self.window_norm(x_BQD), self.window_qkv, 3)
-        o = attention_read(
-            self._rotate(q, past, 1),
-            self._rotate(k, past, 1),
-            v,
-            self._rotate(state.window_k, 0, past)[:, kept],
-            state.window_v[:, kept],
-        )
+        q, k = self._rotate(q, past, 1), self._rotate(k, past, 1)
+        o = attention_read(q, k, v, self._rotate(state.window_k, 0, past), state.window_v)
         x = x_BQD + self.window_out(o.flatten(-2).to(x_BQD.dtype))
         normed = self.ttt_norm(x)
         memory = state.memory()
