@@ -74,8 +74,8 @@ def streams(
     """
     _known("split", split, SPLITS)
     _known("band", band, BANDS)
-    if length < 1:
-        raise ValueError(f"length={length} must be at least 1")
+    if length < 1 or not len(indices):
+        raise ValueError(f"length={length} must be at least 1, and indices must name at least one stream")
     if band == "low":
         made = low_streams(config.entropy, seed, indices, length, split=split, vocabulary=config.vocabulary)
         return np.stack([stream.symbols for stream in made])

@@ -319,6 +319,8 @@ def test_bad_arguments_are_refused_with_the_way_out(change, message):
 
 
 def test_streams_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="indices must name at least one stream"):
+        sample(CONFIG, 0, [], 16, 8, split="test", band="low")
     with pytest.raises(ValueError, match="2 streams but 1 indices"):
         ask(CONFIG, 0, np.zeros((2, 16), int), [0], 8, split="test")
     with pytest.raises(ValueError, match=r"symbols 0\.\.16, outside 0\.\.15"):
