@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.linear_recurrence.scan import diagonal_scan
+from kernels.leaky_average.scan import diagonal_scan
 
 CHUNK = 16
 """Tokens per chunk: fastest of 16, 32 and 64 on a CPU, where the table's work grows with it."""

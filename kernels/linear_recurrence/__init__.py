@@ -24,7 +24,7 @@ from kernels.linear_recurrence.read import read as _read
 
 FORMS = {
     "chunk": chunked.recurrence,
-    "reference": lambda rule, chunk, min_log_decay: reference.recurrence(rule),
+    "reference": lambda rule, chunk: reference.recurrence(rule),
 }
 
 
@@ -43,8 +43,8 @@ def linear_recurrence(
 ) -> tuple[Tensor, Tensor]:
     """`(o [B, L, H, V], state [B, H, K, V])` of a stream."""
     with torch.autocast(v.device.type, enabled=False):
-        rule = check(q, k, v, log_decay, erase, state)
-        o, state = pick("linear_recurrence", FORMS, kernel)(rule, chunk, min_log_decay)
+        rule = check(q, k, v, log_decay, erase, state, min_log_decay)
+        o, state = pick("linear_recurrence", FORMS, kernel)(rule, chunk)
         return (scale * o).to(v.dtype), state
 
 
@@ -61,8 +61,8 @@ def linear_state(
 ) -> Tensor:
     """The final state of `linear_recurrence` alone: no queries, no outputs, and cheaper."""
     with torch.autocast(v.device.type, enabled=False):
-        rule = check(None, k, v, log_decay, erase, state)
-        return pick("linear_recurrence", FORMS, kernel)(rule, chunk, min_log_decay)[1]
+        rule = check(None, k, v, log_decay, erase, state, min_log_decay)
+        return pick("linear_recurrence", FORMS, kernel)(rule, chunk)[1]
 
 
 def linear_read(

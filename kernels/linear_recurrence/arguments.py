@@ -29,6 +29,8 @@ class Rule:
     log_decay: Tensor | None
     erase: Tensor | LowRank | None
     state: Tensor
+    lowest: float = 0.0
+    """No log decay is below this. Known on a CPU; on a GPU only for a gate per channel, or as promised."""
 
     @property
     def gate(self) -> str:
@@ -46,11 +48,12 @@ def gate_name(log_decay: Tensor | None, ndim: int) -> str:
     return "none" if log_decay is None else {1: "constant", ndim - 1: "head", ndim: "channel"}[log_decay.ndim]
 
 
-def check(q, k, v, log_decay, erase, state) -> Rule:
-    """Validate shapes and cast.
+def check(q, k, v, log_decay, erase, state, min_log_decay: float | None = None) -> Rule:
+    """Validate shapes and gates, and cast.
 
     Raises:
-        ValueError: a shape does not fit the others; the message names the argument, its shape and the shape wanted.
+        ValueError: a shape does not fit the others (the message names the argument, its shape and the shape wanted),
+            or a log decay is positive or below the promised minimum (found out on a CPU only).
     """
     if v.ndim != 4 or 0 in v.shape:
         raise ValueError(f"v must be [B, L, H, V] with every size at least 1, got {tuple(v.shape)}")
@@ -71,10 +74,28 @@ def check(q, k, v, log_decay, erase, state) -> Rule:
             _expect(f"erase's {name}", vector, (*per_head, key_dim))
     if state is not None:
         _expect("state", state, (batch, heads, key_dim, value_dim))
-    return cast(q, k, v, log_decay, erase, state)
+    return cast(q, k, v, log_decay, erase, state, _lowest(log_decay, min_log_decay))
 
 
-def cast(q, k, v, log_decay, erase, state) -> Rule:
+def _lowest(log_decay: Tensor | None, promised: float | None) -> float:
+    """A lower bound of the gates. Looking at the data is cheap on a CPU; a GPU would have to be waited for."""
+    if log_decay is None:
+        return 0.0
+    if log_decay.device.type != "cpu":
+        return float(log_decay.detach().amin()) if promised is None and log_decay.ndim == 4 else promised or 0.0
+    low, high = (float(x) for x in log_decay.detach().aminmax())
+    if high > 0:
+        raise ValueError(
+            f"log_decay must be at most 0 (a decay of at most 1), found {high}; pass the log, not the decay"
+        )
+    if promised is not None and low < promised:
+        raise ValueError(
+            f"log_decay goes down to {low}, below the promised min_log_decay={promised}; clamp one of them"
+        )
+    return low if promised is None else promised
+
+
+def cast(q, k, v, log_decay, erase, state, lowest: float = 0.0) -> Rule:
     """Everything in float32, or in float64 if anything is: decays and solves lose too much in 16 bits."""
     low_rank = erase if isinstance(erase, tuple) else (erase,)
     given = [x for x in (q, k, v, log_decay, state, *low_rank) if x is not None]
@@ -86,7 +107,7 @@ def cast(q, k, v, log_decay, erase, state) -> Rule:
     if state is None:
         state = v.new_zeros(v.shape[0], v.shape[-2], k.shape[-1], v.shape[-1], dtype=dtype)
     erase = LowRank(*map(core, erase)) if isinstance(erase, tuple) else core(erase)
-    return Rule(core(q), core(k), core(v), core(log_decay), erase, core(state))
+    return Rule(core(q), core(k), core(v), core(log_decay), erase, core(state), lowest)
 
 
 def _expect(name: str, x: Tensor, *shapes: tuple[int, ...]) -> None:

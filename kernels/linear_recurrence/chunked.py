@@ -1,99 +1,96 @@
-"""The recurrence in chunks: matrix products inside a chunk, one short scan from chunk to chunk.
+"""The recurrence in chunks of tokens: matrix products inside a chunk, and one step from chunk to chunk.
 
-(first version; see the package for the mathematics)
+A recurrence over L tokens reads and writes its state L times. Over chunks of C tokens it does so L / C times; what the
+tokens of a chunk do to each other is a `C x C` matrix, masked to be causal. The work inside chunks grows with C, the
+work between them shrinks. This module picks the algorithm and the C, by the gate and the erase:
+
+    no erase, heads with their own q and k    `linear.py`
+    no erase, one q and k for all heads       `shared.py`
+    delta rule                                `delta.py`
+    low-rank erase                            `low_rank.py`
+
+`tiled.py` is the frame of all but `shared.py`; `tiles.py` and `frame.py` are about layout and decay.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.linear_recurrence.arguments import LowRank, Rule
-from kernels.linear_recurrence.decay import ChannelDecay, HeadDecay, NoDecay, PairwiseDecay
-from kernels.linear_recurrence.scan import affine_scan, diagonal_scan
+from kernels.linear_recurrence.delta import Delta
+from kernels.linear_recurrence.linear import Linear
+from kernels.linear_recurrence.low_rank import LowRankErase
+from kernels.linear_recurrence.shared import shared
+from kernels.linear_recurrence.tiled import run
+
+CHUNKS = {"linear": 32, "shared": 64, "delta": 16, "low rank": 16}
+"""Tokens per chunk, by algorithm: what measured fastest on a CPU (`python -m benchmarks.kernels --chunks`)."""
+
+MAX_EXPONENT = 40.0
+"""Largest exponent that a factorised decay may take to either side of a chunk's middle: `e^40` times `e^40` times
+large inputs is still far from float32's end at `e^88`, and rounding the exponent costs 2e-6."""
+
+LOWEST = -80.0
+"""Log decays below this are computed as this; `e^-80` is 2e-35, which no dtype in use can add to 1."""
 
 
-def recurrence(rule: Rule, chunk: int | None = None, min_log_decay: float | None = None):
-    """`(o [B, L, H, V], state)`, unscaled; no output if the rule has no q."""
-    length, heads = rule.v.shape[1:3]
-    pairwise = False
-    if rule.gate == "channel":
-        low = min_log_decay
-        if low is None:
-            low = float(rule.log_decay.detach().min()) if rule.v.device.type == "cpu" else -torch.inf
-        fits = [c for c in (32, 16, 8) if (chunk is None or c <= chunk) and -low * c / 2 <= 40]
-        pairwise = not fits
-        size = fits[0] if fits else 8
-    else:
-        size = chunk or (64 if rule.erasure == "none" else 32)
-    size = min(size, length)
-    count = -(-length // size)
-    padding = count * size - length
-
-    def split(x: Tensor | None) -> Tensor | None:  # [B, L, H, ..] -> [B, H, N, C, ..], padded with zeros
-        if x is None:
-            return None
-        x = F.pad(x, (0, 0) * (x.ndim - 2) + (0, padding)) if padding else x
-        return x.unflatten(1, (count, size)).movedim(3, 1).contiguous()
-
-    q, k, v = split(rule.q), split(rule.k), split(rule.v)
-    if rule.gate == "none":
-        decay = NoDecay(k.shape[-1], v)
-    elif rule.gate == "constant":
-        decay = HeadDecay(split(rule.log_decay.expand(1, length, heads)))
-    elif rule.gate == "head":
-        decay = HeadDecay(split(rule.log_decay))
-    else:
-        decay = (PairwiseDecay if pairwise else ChannelDecay)(split(rule.log_decay))
-    if rule.erase is None:
-        o, state = _linear(q, k, v, decay, rule.state)
-    elif isinstance(rule.erase, LowRank):
-        o, state = _low_rank(q, k, v, LowRank(*map(split, rule.erase)), decay, rule.state)
-    else:
-        o, state = _delta(q, k.expand(-1, heads, -1, -1, -1), v, split(rule.erase).unsqueeze(-1), decay, rule.state)
-    return None if o is None else o.movedim(1, 3).flatten(1, 2)[:, :length], state
+def algorithm(erase: str, shared_heads: bool = False, gate: str = "head") -> str:
+    """The name of the algorithm for a rule, from the names in `Rule.erasure` and `Rule.gate`."""
+    if erase != "none":
+        return erase
+    return "shared" if shared_heads and gate != "channel" else "linear"
 
 
-def _linear(q, k, v, decay, state):
-    writes = decay.to_end(k).transpose(-1, -2) @ v
-    entering, state = diagonal_scan(decay.total.expand(*writes.shape[:3], -1, -1), writes, state)
-    if q is None:
-        return None, state
-    return decay.scores(q, k) @ v + decay.from_start(q) @ entering, state
+def recurrence(rule: Rule, chunk: int | None = None) -> tuple[Tensor | None, Tensor]:
+    """`(o [B, L, H, V], state [B, H, K, V])`, unscaled; no output if the rule has no q.
+
+    Args:
+        rule: the checked arguments.
+        chunk: tokens per chunk; none takes the default. A factorised decay may make it smaller.
+    """
+    heads = rule.v.shape[2]
+    shared_heads = heads > 1 and rule.k.shape[2] == 1 and (rule.q is None or rule.q.shape[2] == 1)
+    name = algorithm(rule.erasure, shared_heads, rule.gate)
+    gate = rule.log_decay
+    if rule.gate == "constant":
+        gate = gate.expand(1, rule.v.shape[1], heads)
+    if name in ("linear", "shared") and rule.q is None:
+        return None, _final_state(rule.k, rule.v, gate, rule.state)
+    size = min(chunk or CHUNKS[name], rule.v.shape[1])
+    if rule.gate == "channel" or (name == "low rank" and gate is not None):
+        gate, size = gate.clamp_min(LOWEST), _safe_size(size, rule.lowest, name)
+    if name == "shared":
+        return shared(rule.q, rule.k, rule.v, gate, rule.state, size)
+    q, k = (None if x is None else x.expand(-1, -1, heads, -1) for x in (rule.q, rule.k))
+    if isinstance(rule.erase, LowRank):
+        return run(LowRankErase, (q, k, rule.v, *rule.erase), gate, rule.state, size)
+    if rule.erase is not None:
+        return run(Delta, (q, k, rule.v, rule.erase), gate, rule.state, size)
+    return run(Linear, (q, k, rule.v), gate, rule.state, size)
 
 
-def _delta(q, k, v, beta, decay, state):
-    erased = beta * decay.scores(k, k, strict=True)
-    known = beta * torch.cat([decay.from_start(k), v], -1)
-    w, u = _solve(erased, known).split([k.shape[-1], v.shape[-1]], -1)
-    last = decay.to_end(k).transpose(-1, -2)
-    entering, state = _affine(decay, -(last @ w), last @ u, state)
-    if q is None:
-        return None, state
-    u = u - w @ entering
-    return decay.scores(q, k) @ u + decay.from_start(q) @ entering, state
+def _safe_size(size: int, lowest: float, name: str) -> int:
+    """The largest halving of `size` whose factorised decay stays within `MAX_EXPONENT` of the chunk's middle."""
+    limit = MAX_EXPONENT if name == "linear" else MAX_EXPONENT / 2  # A solve multiplies two such factors.
+    extra = 1 if name == "low rank" else 0  # Its rows reach back to before their own token.
+    while size > 1 and (size // 2 + extra) * -lowest > limit:
+        size //= 2
+    return size
 
 
-def _low_rank(q, k, v, erase, decay, state):
-    a, b = erase
-    a_b = decay.scores(b, a, strict=True, before=True)
-    known = torch.cat([decay.from_start(b, before=True), decay.scores(b, k, strict=True, before=True) @ v], -1)
-    w, u = _solve(-a_b, known).split([k.shape[-1], v.shape[-1]], -1)
-    last_a, last_k = decay.to_end(a).transpose(-1, -2), decay.to_end(k).transpose(-1, -2)
-    entering, state = _affine(decay, last_a @ w, last_a @ u + last_k @ v, state)
-    if q is None:
-        return None, state
-    u = u + w @ entering
-    return decay.scores(q, k) @ v + decay.scores(q, a) @ u + decay.from_start(q) @ entering, state
-
-
-def _solve(strictly_lower: Tensor, known: Tensor) -> Tensor:
-    return torch.linalg.solve_triangular(strictly_lower, known, upper=False, unitriangular=True)
-
-
-def _affine(decay, transitions, writes, state):
-    total = decay.total.expand(*transitions.shape[:3], transitions.shape[-1], 1).squeeze(-1)
-    transitions = (transitions + torch.diag_embed(total)).flatten(0, 1)
-    entering, final = affine_scan(transitions, writes.flatten(0, 1), state.flatten(0, 1))
-    return entering.view_as(writes), final.view_as(state)
+def _final_state(k: Tensor, v: Tensor, log_decay: Tensor | None, state: Tensor) -> Tensor:
+    """`S_L = decay(0 -> L) S_0 + sum_j (decay(j -> L) * k_j) v_j^T`: one product, no chunks, no exponent above 0."""
+    weight = None
+    if log_decay is not None:
+        until_end = log_decay.flip(1).cumsum(1).flip(1)  # [B, L, H, ..], including the token itself
+        total = until_end[:, 0].exp()
+        state = state * (total.unsqueeze(-1) if total.ndim == 3 else total[..., None, None])
+        after = F.pad(until_end[:, 1:], (0, 0) * (until_end.ndim - 2) + (0, 1))
+        weight = after.exp() if after.ndim == 4 else after.exp().unsqueeze(-1)
+    if k.shape[2] == 1 and (weight is None or weight.shape[-1] == 1):
+        weighed = v if weight is None else v * weight
+        written = k.squeeze(2).transpose(1, 2) @ weighed.flatten(2)  # [B, K, H V]
+        return state + written.unflatten(2, v.shape[2:]).transpose(1, 2)
+    weighed = k if weight is None else k * weight
+    return state + weighed.permute(0, 2, 3, 1) @ v.transpose(1, 2)

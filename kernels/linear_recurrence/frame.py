@@ -1,0 +1,128 @@
+"""Decay inside a chunk: how much of token j is left when token i reads it.
+
+With `c` the running sum of the log decays inside a chunk, token i sees token j through `exp(c_i - c_j)`, `i >= j`.
+A frame holds the factors that put this weight on the products of a chunk:
+
+    start   on rows, before they read the state that entered the chunk
+    end     on columns, before they are written into the state that leaves it
+    pair    on the product of row i and column j; None if `start` and `end` already carry the weight
+    entry   on the state that entered, before rows read it      } one per channel, only where rows and columns
+    exit    on what the columns wrote                           } are measured from the chunk's middle
+    total   on the state that entered, until it leaves
+
+Three kinds:
+
+* no gate: all are None;
+* a gate per head: a weight per pair, `exp(c_i - c_j)`. Above the diagonal the exponent is cut off at 0 before `exp`,
+  so that nothing overflows;
+* a gate per channel: a weight per pair and channel would be `C` times the work. Factorised instead,
+  `exp(c_i - m) * exp(m - c_j)` with `m` the sum up to the chunk's middle. One of the two exceeds 1, by as much as the
+  channel decays over half a chunk, so the chunk must be short enough (`chunked.py` sees to that).
+
+None stands for 1. Layouts as in `tiles.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.linear_recurrence.tiles import blocks
+
+
+@dataclass
+class Frame:
+    """See the module's docstring."""
+
+    start: Tensor | None = None  # natural [B, N, C, H, K or 1]
+    end: Tensor | None = None  # natural [B, N, C, H, K or 1]
+    pair: Tensor | None = None  # blocks [N, B, H, C, C], zero above the diagonal
+    entry: Tensor | None = None  # [N, B, H, K, 1]
+    exit: Tensor | None = None  # [N, B, H, K, 1]
+    total: Tensor | None = None  # [N, B, H, K or 1, 1]
+
+    def weigh_(self, scores: Tensor, strict: bool = False) -> Tensor:
+        """Put the pair weights and the causal mask on `[N, B, H, C, C]` in place."""
+        if self.pair is None:
+            return scores.tril_(-strict)
+        scores *= self.pair
+        return scores.tril_(-1) if strict else scores
+
+
+def frame(log_decay: Tensor | None, factorise: bool = False) -> Frame:
+    """The frame of chunks whose log decays are natural, `[B, N, C, H]` or `[B, N, C, H, K]`.
+
+    `factorise`: treat a gate per head as one per channel, for callers that want no pair weights.
+    """
+    if log_decay is None:
+        return Frame()
+    if log_decay.ndim == 5:
+        return _channel_frame(log_decay)
+    return _channel_frame(log_decay.unsqueeze(-1)) if factorise else _head_frame(log_decay)
+
+
+def _head_frame(log_decay: Tensor) -> Frame:
+    # Summed in float64, kept as two numbers of the core's dtype: after a strong decay has pushed the sum to -1000, the
+    # difference of two float32 sums would be off by 1e-4.
+    exact = log_decay.double().cumsum(2)
+    c = exact.to(log_decay.dtype)
+    rest = (exact - c).to(log_decay.dtype)
+    c_blocks, rest_blocks = blocks(c), blocks(rest)
+    pair = c_blocks.unsqueeze(-1) - c_blocks.unsqueeze(-2)
+    pair.add_(rest_blocks.unsqueeze(-1)).sub_(rest_blocks.unsqueeze(-2))
+    end = (exact[:, :, -1:] - exact).to(c.dtype)
+    return Frame(
+        start=c.exp().unsqueeze(-1),
+        end=end.exp_().unsqueeze(-1),
+        pair=pair.clamp_max_(0).exp_().tril_(),
+        total=c[:, :, -1].transpose(0, 1)[..., None, None].exp(),
+    )
+
+
+def _channel_frame(log_decay: Tensor) -> Frame:
+    c = log_decay.cumsum(2)
+    middle, last = c[:, :, c.shape[2] // 2], c[:, :, -1]  # [B, N, H, K]
+    start = (c - middle.unsqueeze(2)).exp_()
+    entry, exit, total = (x.transpose(0, 1).unsqueeze(-1).exp() for x in (middle, last - middle, last))
+    return Frame(start=start, end=start.reciprocal(), entry=entry, exit=exit, total=total)
+
+
+def scaled(x: Tensor, factor: Tensor | None) -> Tensor:
+    """`x * factor`, where a factor of None is 1."""
+    return x if factor is None else x * factor
+
+
+def before(f: Frame) -> Tensor | None:
+    """`start` for rows that read the state before their token: without that token's own decay."""
+    if f.start is None:
+        return None
+    first = f.entry.squeeze(-1).transpose(0, 1).unsqueeze(2).reciprocal()  # [B, N, 1, H, K]
+    return torch.cat([first, f.start[:, :, :-1]], 2)
+
+
+def advance(base: Tensor | None, total: Tensor | None, n: int, state: Tensor, out: Tensor | None = None) -> Tensor:
+    """`base + total[n] * state`, where a base of None is 0 and a total of None is 1."""
+    if total is None:
+        return state if base is None else torch.add(base, state, out=out)
+    return torch.mul(total[n], state) if base is None else torch.addcmul(base, total[n], state, out=out)
+
+
+def gate_gradient(rows: Tensor, columns: Tensor, leaving: Tensor, through: Tensor) -> Tensor:
+    """Gradient of the log decays, from what scaling a row, a column or a state by `1 + x` would do to the loss.
+
+    A token's log decay acts on whatever crosses it: what later rows read of earlier columns or of the state that
+    entered, what earlier columns leave behind, and what of the entering state leaves again. Pairs of a row and a
+    column on one side of the token cancel; pairs of a token with itself must not be among the arguments, because
+    under strong decay the rounding of their cancellation would be all that is left.
+
+    Args:
+        rows: row times its gradient, natural `[B, N, C, H]` (or `[.., K]`).
+        columns: column times its gradient through the rows of the chunk.
+        leaving: column times its gradient through the state that leaves.
+        through: the same for the entering state through the leaving one, `[N, B, H]` (or `[.., K]`).
+    """
+    gradient = (rows - columns).flip(2).cumsum(2).flip(2)
+    gradient[:, :, 1:] += leaving[:, :, :-1].cumsum(2)
+    return gradient.add_(through.transpose(0, 1).unsqueeze(2))
