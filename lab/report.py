@@ -114,7 +114,7 @@ def write_everything(cfg: DictConfig, runs: list[Run], scores: Scores) -> Path:
     for table in summaries(scores):
         Console(width=None if sys.stdout.isatty() else 160).print(table)
     if cfg.report:
-        save_figures(scores, out / "figures")
+        save_figures(scores, out / "figures", tuple(cfg.figures))
         print(f"report: {write_report(scores, out / 'report.html')}")
     if cfg.logger.wandb != "off":
         ids = log_scores(
