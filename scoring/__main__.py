@@ -126,6 +126,7 @@ def _scores(options: argparse.Namespace) -> Scores:
     settings = Settings(
         redraws=options.redraws,
         budgets=tuple(b * 1e6 for b in options.budget) if options.budget else PAPER_BUDGETS,
+        base_band=options.base_band,
         queries=options.queries,
         reference=options.reference,
         margin=options.margin,
@@ -178,6 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         "--budget", type=float, nargs="+", metavar="MFLOPS", help="FLOPs budgets per answer (default: the paper's)"
     )
     common.add_argument("--queries", type=int, default=1, help="questions per stream that share a write (default 1)")
+    common.add_argument("--base-band", default="max", help="the incompressible band (default max)")
     common.add_argument("--reference", default="hist", help="architecture of the reference solver (default hist)")
     common.add_argument("--margin", type=float, default=0.05, help="accuracy above it that counts as learned (0.05)")
     common.add_argument(

@@ -15,7 +15,6 @@ from scoring.cells import CellKey
 from scoring.efficiency import Cost, flops_saved
 from scoring.selective import Curve
 from scoring.statistics import Estimate, estimate
-from scoring.table import MAX_BAND
 
 REFERENCES = ("coin", "hist", "hist2", "set1", "set2", "set3", "exact")
 CEILING = 0.95
@@ -74,20 +73,22 @@ class CellScore:
         return self.architecture in REFERENCES
 
 
-def compression(cells: Sequence[CellScore], reference: str) -> Iterator[tuple[CellKey, dict[str, Estimate]]]:
-    """Accuracy on each structured band minus accuracy on the incompressible one, at the same length.
+def compression(
+    cells: Sequence[CellScore], reference: str, base_band: str
+) -> Iterator[tuple[CellKey, dict[str, Estimate]]]:
+    """Accuracy on each other band minus accuracy on the incompressible one, at the same length.
 
     Uniform negatives are easy on regular streams, so part of such a gap needs no memory of order; the same gap for the
     reference solver says how much (`compression_over_reference` subtracts it).
     """
     by_key, solvers = {c.key: c for c in cells}, _solvers(cells, reference)
     for cell in cells:
-        if cell.band == MAX_BAND:
+        if cell.band == base_band:
             continue
-        base = by_key.get(cell.key._replace(band=MAX_BAND))
+        base = by_key.get(cell.key._replace(band=base_band))
         if base is None:
             missing = Estimate(
-                None, n=cell.n, streams=cell.streams, note=f"no cell of band {MAX_BAND!r} at this length"
+                None, n=cell.n, streams=cell.streams, note=f"no cell of band {base_band!r} at this length"
             )
             yield cell.key, {"compression": missing, "compression_over_reference": missing}
             continue

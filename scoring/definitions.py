@@ -31,7 +31,7 @@ DEFINITIONS = (
     Definition("accuracy", "accuracy", "share", "higher", "Capacity",
         "Right answers over questions asked. An abstention counts as wrong. Also by candidate length (slice)."),
     Definition("capacity", "capacity", "share", "higher", "Capacity",
-        "Accuracy on the incompressible band `max` at one length."),
+        "Accuracy on the incompressible band (`max`) at one length."),
     Definition("coverage", "coverage", "share", "", "Capacity", "Questions answered over questions asked."),
     Definition("answered_accuracy", "accuracy when answering", "share", "higher", "Capacity",
         "Right answers over questions answered. Undefined when nothing was answered."),

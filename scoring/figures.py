@@ -23,7 +23,7 @@ from scoring.comparisons import CellScore
 from scoring.looks import labels, look, marker, spread
 from scoring.selective import GRID
 from scoring.statistics import Estimate
-from scoring.subjects import Subject, band_order, distinct_budgets, mflops, subjects
+from scoring.subjects import Subject, band_title, bands_of, distinct_budgets, mflops, subjects
 from scoring.summary import Scores, cost_frontier_of, frontier_of
 from scoring.tables import ecc_rows, show, show_interval
 
@@ -60,7 +60,7 @@ def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 def coverage_accuracy_figure(scores: Scores, subject: Subject) -> Figure:
     """Accuracy among answers against coverage, one panel per length (rows) and band (columns)."""
     cells = [c for c in subject.cells(scores) if c.curve is not None and not c.is_reference]
-    bands, lengths = band_order(c.band for c in cells), sorted({c.length for c in cells})
+    bands, lengths = bands_of(scores, cells), sorted({c.length for c in cells})
     figure, axes = _panels(len(lengths), len(bands), subject)
     for row, length in zip(axes, lengths, strict=True):
         for axis, band in zip(row, bands, strict=True):
@@ -73,7 +73,7 @@ def coverage_accuracy_figure(scores: Scores, subject: Subject) -> Figure:
                 axis.fill_between(GRID, curve.low, curve.high, **_band(cell))
             _accuracy_axis(axis, shown)
             _coverage_axis(axis, 1.02)
-            axis.set_title(f"{band} entropy, L = {length}")
+            axis.set_title(f"{band_title(band)}, L = {length}")
         row[0].set_ylabel("accuracy among answers")
     return _with_legend(figure, cells)
 
@@ -82,7 +82,7 @@ def coverage_accuracy_figure(scores: Scores, subject: Subject) -> Figure:
 def length_figure(scores: Scores, subject: Subject) -> Figure:
     """Accuracy over all questions against stream length, one panel per band, reference solvers in grey."""
     cells = subject.cells(scores)
-    bands = band_order(c.band for c in cells)
+    bands = bands_of(scores, cells)
     figure, axes = _panels(1, len(bands), subject)
     for axis, band in zip(axes[0], bands, strict=True):
         shown = [c for c in cells if c.band == band]
@@ -99,7 +99,7 @@ def length_figure(scores: Scores, subject: Subject) -> Figure:
         axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xlabel("stream length L")
-        axis.set_title(f"{band} entropy")
+        axis.set_title(band_title(band))
     axes[0][0].set_ylabel("accuracy (abstentions are wrong)")
     return _with_legend(figure, cells)
 
@@ -111,7 +111,7 @@ def frontier_figure(scores: Scores, subject: Subject, length: int) -> Figure:
     A budget that admits the same systems as a smaller one is not drawn again. The band is that of the widest frontier.
     """
     cells = [c for c in subject.cells(scores) if c.length == length and not c.is_reference and c.curve is not None]
-    bands = band_order(c.band for c in cells)
+    bands = bands_of(scores, cells)
     figure, axes = _panels(1, len(bands), subject, height=4.2)
     for axis, band in zip(axes[0], bands, strict=True):
         shown = [c for c in cells if c.band == band]
@@ -141,7 +141,7 @@ def frontier_figure(scores: Scores, subject: Subject, length: int) -> Figure:
         heights = spread([y for _, y, _ in ends], _LABEL_GAP * np.diff(axis.get_ylim())[0])
         for (x, _, text), y in zip(ends, heights, strict=True):
             _annotate(axis, text, x, y)
-        axis.set_title(f"{band} entropy, L = {length}")
+        axis.set_title(f"{band_title(band)}, L = {length}")
     axes[0][0].set_ylabel("accuracy among answers")
     return _with_legend(figure, cells)
 
@@ -153,7 +153,7 @@ def cost_figure(scores: Scores, subject: Subject, length: int) -> Figure:
     Systems on the frontier are filled.
     """
     cells = [c for c in subject.cells(scores) if c.length == length and c.cost is not None and not c.is_reference]
-    bands = band_order(c.band for c in cells)
+    bands = bands_of(scores, cells)
     figure, axes = _panels(1, len(bands), subject, height=4)
     names = labels(cells)
     for axis, band in zip(axes[0], bands, strict=True):
@@ -170,7 +170,7 @@ def cost_figure(scores: Scores, subject: Subject, length: int) -> Figure:
         _accuracy_axis(axis, frontier.cells)
         _flops_axis(axis, frontier.flops)
         axis.set_xlabel(f"MFLOPs per answer, {_queries(scores.settings.queries)}")
-        axis.set_title(f"{band} entropy, L = {length}")
+        axis.set_title(f"{band_title(band)}, L = {length}")
         # Systems of similar cost share a column of labels; within it the labels are moved apart.
         columns: dict[int, list[int]] = {}
         for i, flops in enumerate(frontier.flops):
@@ -190,7 +190,7 @@ def age_figure(scores: Scores, subject: Subject, length: int) -> Figure:
     Groups of fewer than `FEWEST_IN_GROUP` questions are not drawn: their intervals would hide the others.
     """
     cells = [c for c in subject.cells(scores) if c.length == length and not c.is_reference]
-    bands = band_order(c.band for c in cells)
+    bands = bands_of(scores, cells)
     figure, axes = _panels(len(bands), 2, subject)
     kinds = (("recall", "age", "age of the latest match, steps"), ("accuracy", "candidate_length", "candidate length"))
     for row, band in zip(axes, bands, strict=True):
@@ -208,7 +208,7 @@ def age_figure(scores: Scores, subject: Subject, length: int) -> Figure:
             axis.set_ylim(0, 1.03)
             axis.set_xlabel(text)
             axis.set_ylabel(metric)
-            axis.set_title(f"{band} entropy, L = {length}")
+            axis.set_title(f"{band_title(band)}, L = {length}")
     return _with_legend(figure, cells)
 
 

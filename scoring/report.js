@@ -109,7 +109,8 @@ function pointText(cell, i) {
 
 function curveTrace(cell, changes) {
   const c = cell.curve;
-  return { type: "scatter", mode: "lines", x: c.c, y: c.a, line: line(cell, 1.2), hoverinfo: "text", name: style(cell).label,
+  const mode = c.c.length > 1 ? "lines" : "markers"; // a system without confidences is one point
+  return { type: "scatter", mode, x: c.c, y: c.a, line: line(cell, 1.2), marker: marker(cell), hoverinfo: "text", name: style(cell).label,
     text: c.c.map((_, i) => pointText(cell, i)), ...changes };
 }
 
@@ -180,7 +181,7 @@ function drawLengths() {
     const low = Math.min(...[...systems.values()].flat().map((c) => c.acc[0]));
     Plotly.react(panels[k], traces, layout(
       { title: { text: "stream length L" }, type: "log", tickvals: subject().lengths, ticktext: subject().lengths.map(String) },
-      accuracyAxis("accuracy", null, low), { title: { text: `${band} entropy`, font: { size: 13 } }, ...chanceLine() }), CONFIG);
+      accuracyAxis("accuracy", null, low), { title: { text: subject().bandTitles[band], font: { size: 13 } }, ...chanceLine() }), CONFIG);
   });
 }
 
@@ -221,6 +222,7 @@ function drawCost() {
 }
 
 function drawGroups() {
+  $("groups").parentElement.hidden = !here().some((c) => c.ages.length || c.sizes.length);
   const panels = fill("groups", 2);
   [["ages", "age of the latest match, steps", "recall"], ["sizes", "candidate length", "accuracy"]].forEach(([field, text, y], k) => {
     const cells = here().filter((c) => c[field].length);
@@ -292,7 +294,8 @@ function draw() {
 function choose() {
   options($("band"), subject().bands);
   options($("length"), subject().lengths);
-  const tiers = [...DATA.budgets, Infinity];
+  const cheapest = (costRange() ?? [Infinity])[0];
+  const tiers = [...DATA.budgets.filter((b) => b >= cheapest), Infinity]; // the others admit nobody
   $("tiers").replaceChildren(...tiers.map((b) => Object.assign(document.createElement("button"), {
     value: b, textContent: b === Infinity ? "no budget" : "≤ " + mflops(b), onclick: () => setBudget(b) })));
   draw();

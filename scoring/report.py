@@ -30,9 +30,8 @@ from scoring.looks import DASHED, DOTTED, MIXED, labels, look, marker
 from scoring.selective import GRID, Curve
 from scoring.statistics import Estimate
 from scoring.storage import atomic
-from scoring.subjects import Subject, band_order, mflops, subjects
+from scoring.subjects import Subject, band_title, bands_of, mflops, subjects
 from scoring.summary import Scores
-from scoring.table import MAX_BAND
 from scoring.tables import EccColumn, EccRow, ecc_rows, show, show_interval
 
 POINTS_PER_CURVE = 150  # embedded evenly; and as many again of the points that can be on a frontier
@@ -87,7 +86,8 @@ def _subject_data(scores: Scores, subject: Subject) -> dict[str, Any]:
     first = {c.system: c for c in reversed(cells)}
     return {
         "title": subject.title,
-        "bands": band_order(c.band for c in cells),
+        "bands": bands_of(scores, cells),
+        "bandTitles": {band: band_title(band) for band in bands_of(scores, cells)},
         "lengths": _lengths(scores, subject)[::-1],
         "chance": cells[0].chance,
         "systems": [_system_data(first[s], names[s]) for s in systems],
@@ -168,9 +168,10 @@ def _glance(scores: Scores, subject: Subject) -> str:
     length = _lengths(scores, subject)[-1]
     columns, rows = ecc_rows(scores, subject, length)
     rows = [row for row in rows if not row.cell.is_reference]
-    base = MAX_BAND if any(c.band == MAX_BAND for c in columns) else columns[0].band
+    base = scores.settings.base_band
+    base = base if any(c.band == base for c in columns) else columns[0].band
     wanted = (
-        ("Capacity", "capacity", MAX_BAND, "accuracy on incompressible streams"),
+        ("Capacity", "capacity", base, "accuracy on incompressible streams"),
         ("Efficiency", "flops", base, "fewest FLOPs per answer among the systems above chance"),
         ("Compression", "compression_over_reference", None, "accuracy gained by structure, over the reference solver"),
         ("Calibration", "aurc", base, "lowest area under the risk-coverage curve"),

@@ -9,7 +9,6 @@ from typing import Any
 
 from scoring.comparisons import CellScore
 from scoring.summary import Scores
-from scoring.table import MAX_BAND
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,14 @@ def subjects(scores: Scores) -> list[Subject]:
     return sorted(found, key=lambda s: (s.task, s.split, s.query_set != "uniform", s.query_set))
 
 
-def band_order(bands: Iterable[str]) -> list[str]:
+def bands_of(scores: Scores, cells: Iterable[CellScore]) -> list[str]:
     """Distinct bands as the paper's figures have them: structured first, incompressible last."""
-    return sorted(set(bands), key=lambda b: (b == MAX_BAND, b))
+    return sorted({c.band for c in cells}, key=lambda band: (band == scores.settings.base_band, band))
+
+
+def band_title(band: str) -> str:
+    """How a panel names its band."""
+    return f"{band} entropy" if band in ("low", "max") else f"band {band}"
 
 
 def distinct_budgets(flops: Sequence[float | None], budgets: Sequence[float]) -> list[float | None]:

@@ -33,7 +33,7 @@ from scoring.metrics import count_metrics
 from scoring.selective import selective_metrics
 from scoring.statistics import Estimate, Redraws, estimate
 from scoring.storage import sources
-from scoring.table import MAX_BAND, TableLike, validate
+from scoring.table import TableLike, validate
 
 ROW_COLUMNS = (
     "system",
@@ -67,6 +67,7 @@ class Settings:
         risk_coverages: coverages for the risk at a coverage.
         accuracy_targets: accuracies over all questions for the smallest FLOPs reaching them.
         budgets: FLOPs per answer, inclusive (paper, C.3: 1,750, 10,000 and 30,000 MFLOPs).
+        base_band: the incompressible band: capacity is measured on it, the other bands are compared with it.
         queries: questions that a stream serves; the write is shared among them (paper: 1).
         reference: architecture of the solver that a system has to beat to count as having learned.
         margin: by how much accuracy.
@@ -79,6 +80,7 @@ class Settings:
     risk_coverages: tuple[float, ...] = (0.5, 0.8)
     accuracy_targets: tuple[float, ...] = (0.75, 0.9)
     budgets: tuple[float, ...] = PAPER_BUDGETS
+    base_band: str = "max"
     queries: int = 1
     reference: str = "hist"
     margin: float = 0.05
@@ -233,7 +235,7 @@ def score(table: TableLike, settings: Settings | None = None) -> Scores:
             pairs[cell.key] = ArmPair.by_threshold(cell)
     pairs |= {key: ArmPair.told(arms["A"], arms["B"]) for key, arms in told.items() if len(arms) == 2}
     about = {c.system: (c.architecture, c.width) for c in cells}
-    found = [*_arm_estimates(pairs, settings), *compression(cells, settings.reference)]
+    found = [*_arm_estimates(pairs, settings), *compression(cells, settings.reference, settings.base_band)]
     found += learned(cells, settings.reference, settings.margin)
     joint = [Joint(key, *about[key.system], estimates) for key, estimates in found]
     return Scores(tuple(cells), (*joint, *_group_estimates(cells, settings)), settings, _provenance(table))
@@ -244,7 +246,7 @@ def _score_cell(cell: Cell, settings: Settings) -> CellScore:
     estimates, accuracy_draws = count_metrics(cell, redraws)
     selective, curve = selective_metrics(cell, redraws, settings.selective_targets, settings.risk_coverages)
     estimates |= {(name, ""): e for name, e in selective.items()}
-    if cell.key.band == MAX_BAND:
+    if cell.key.band == settings.base_band:
         estimates["capacity", ""] = estimates["accuracy", ""]
     cost = cell_cost(cell, redraws, settings.accuracy_targets, settings.budgets, settings.queries)
     size = (cell.n, cell.streams)
@@ -282,8 +284,8 @@ def _group_estimates(cells: Sequence[CellScore], settings: Settings) -> Iterator
     by_group = groups(cells)
     for (key, architecture), members in by_group.items():
         found = group_efficiency(members, settings.accuracy_targets, settings.budgets)
-        base = by_group.get((key._replace(band=MAX_BAND), architecture))
-        if key.band != MAX_BAND and base:
+        base = by_group.get((key._replace(band=settings.base_band), architecture))
+        if key.band != settings.base_band and base:
             found |= group_saving(members, base)
         yield Joint(key, architecture, None, found)
 

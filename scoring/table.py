@@ -23,7 +23,6 @@ import polars as pl
 import pyarrow as pa
 
 ABSTAIN_KINDS = ("explicit", "format", "overflow", "error")
-MAX_BAND = "max"
 
 TableLike = pa.Table | pl.DataFrame | Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
 
@@ -64,7 +63,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("task", pl.String, "what was asked", default="membership"),
     Column("split", pl.String, "part of the data", default="test"),
     Column("query_set", pl.String, "how negatives were drawn: uniform, near, order", default="uniform"),
-    Column("band", pl.String, f"entropy band of the stream; {MAX_BAND!r} is the incompressible one", required=True),
+    Column("band", pl.String, "entropy band of the stream; max is the incompressible one", required=True),
     Column("L", pl.Int32, "stream length in tokens or frames", required=True, low=1),
     Column("stream", pl.String, "stream identity (text or integer): the unit that is resampled", required=True),
     Column("query", pl.String, "question identity within its stream", required=True),

@@ -9,9 +9,8 @@ from scoring.comparisons import CellScore
 from scoring.definitions import definition, title
 from scoring.looks import labels
 from scoring.statistics import Estimate
-from scoring.subjects import Subject, band_order, mflops
+from scoring.subjects import Subject, bands_of, mflops
 from scoring.summary import Scores
-from scoring.table import MAX_BAND
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,12 @@ class EccRow:
 def ecc_rows(scores: Scores, subject: Subject, length: int) -> tuple[list[EccColumn], list[EccRow]]:
     """Columns and rows at one length; systems by architecture and width, reference solvers last."""
     cells = [c for c in subject.cells(scores) if c.length == length]
-    bands = band_order(c.band for c in cells)
+    bands = bands_of(scores, cells)
     by_system: dict[str, dict[str, CellScore]] = {}
     for cell in sorted(cells, key=lambda c: c.is_reference):
         by_system.setdefault(cell.system, {})[cell.band] = cell
     found = {(c.system, c.band): estimates_of(scores, c) for c in cells}
-    columns = [c for c in _columns(scores, bands) if any(c.metric in e for (_, b), e in found.items() if b == c.band)]
+    columns = [c for c in _columns(scores, bands) if _has_values(c, found)]
     names = labels(cells)
     rows = [
         EccRow(
@@ -75,6 +74,12 @@ def ecc_rows(scores: Scores, subject: Subject, length: int) -> tuple[list[EccCol
         for system, of in by_system.items()
     ]
     return columns, rows
+
+
+def _has_values(column: EccColumn, found: dict[tuple[str, str], dict[str, Estimate]]) -> bool:
+    """Whether any system has a number in this column; a column of dashes says nothing."""
+    estimates = (of.get(column.metric) for (_, band), of in found.items() if band == column.band)
+    return any(e is not None and e.value is not None for e in estimates)
 
 
 def estimates_of(scores: Scores, cell: CellScore) -> dict[str, Estimate]:
@@ -88,10 +93,10 @@ def estimates_of(scores: Scores, cell: CellScore) -> dict[str, Estimate]:
 
 def _columns(scores: Scores, bands: Sequence[str]) -> list[EccColumn]:
     """Main columns first; within these and the others, from capacity over efficiency and compression to calibration."""
-    structured = [b for b in bands if b != MAX_BAND]
-    base = [MAX_BAND] if MAX_BAND in bands else structured
+    structured = [b for b in bands if b != scores.settings.base_band]
+    base = [b for b in bands if b not in structured] or structured
     target = min(scores.settings.selective_targets, key=lambda t: abs(t - 0.95), default=None)
-    columns = [EccColumn("capacity", MAX_BAND, True)] if MAX_BAND in bands else []
+    columns = [EccColumn("capacity", b, True) for b in bands if b not in structured]
     columns += [EccColumn("accuracy", b, True) for b in structured]
     columns += [EccColumn("recall", b, False) for b in bands] + [EccColumn("specificity", b, False) for b in bands]
     columns += [EccColumn("order_probe", b, False) for b in bands]

@@ -14,7 +14,9 @@ from scoring import Settings, score, write_table
 from scoring.__main__ import main
 from scoring.definitions import definition, markdown, title
 from scoring.output import metrics_frame, save_metrics
+from scoring.subjects import subjects
 from scoring.summary import ROW_COLUMNS
+from scoring.tables import ecc_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = Settings(redraws=60, selectivity_redraws=60)
@@ -80,6 +82,17 @@ def test_compression_near_the_ceiling_is_marked(rows):
     assert score(table, FAST).value("compression").note == "ceiling: both accuracies are at least 0.95"
     alone = score(rows([(1, 1, 0.9)], band="low"), FAST).value("compression")
     assert (alone.value, alone.note) == (None, "no cell of band 'max' at this length")
+
+
+def test_another_band_can_be_the_incompressible_one(rows):
+    """Natural video has bands low and high: density takes the place of entropy."""
+    table = [*rows([(1, 1, 0.9), (0, 1, 0.9)], band="high"), *rows([(1, 1, 0.9), (0, 0, 0.9)], band="low")]
+    scores = score(table, Settings(redraws=20, base_band="high"))
+    assert scores.value("capacity").value == 0.5
+    assert scores.value("compression", band="low").value == 0.5
+    columns, _ = ecc_rows(scores, subjects(scores)[0], 16)
+    assert [(c.metric, c.band) for c in columns[:2]] == [("capacity", "high"), ("accuracy", "low")]
+    assert not [c for c in columns if c.metric == "brier"]  # nobody has a number there
 
 
 def test_learned_needs_the_margin_and_an_interval_above_zero(simulate):
