@@ -116,9 +116,9 @@ def frontier_figure(scores: Scores, subject: Subject, length: int) -> Figure:
     for axis, band in zip(axes[0], bands, strict=True):
         shown = [c for c in cells if c.band == band]
         for cell in shown:
-            axis.plot(
-                cell.curve.coverage, cell.curve.accuracy, color=look(cell.architecture).colour, lw=0.6, alpha=0.35
-            )
+            faint = {"color": look(cell.architecture).colour, "lw": 0.6, "alpha": 0.35}
+            alone = {"marker": marker(cell.width)} if len(cell.curve.coverage) == 1 else {}
+            axis.plot(cell.curve.coverage, cell.curve.accuracy, **faint, **alone)
         by_system = {c.system: c for c in shown}
         budgets = distinct_budgets([c.flops for c in shown], scores.settings.budgets)
         ends = []

@@ -200,4 +200,6 @@ def test_thinned_curves_keep_their_ends_and_their_best_points(simulate):
 
 def test_a_table_without_confidences_or_costs_still_makes_a_report(rows, tmp_path):
     path = write_report(score(rows([(1, 1, None), (0, None, None)]), Settings(redraws=5)), tmp_path / "r.html")
-    assert "no confidences given" in path.read_text(encoding="utf-8")
+    page = path.read_text(encoding="utf-8")
+    assert "<button>capacity</button>" in page
+    assert "<button>AURC" not in page  # a column that is empty for all systems is left out
