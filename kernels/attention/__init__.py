@@ -17,7 +17,7 @@ from kernels.choice import pick
 
 __all__ = ["attention_read", "causal_attention", "rotary"]
 
-_CAUSAL = {"sdpa": fused.causal_attention, "reference": reference.causal_attention}
+FORMS = {"sdpa": fused.causal_attention, "reference": reference.causal_attention}
 _READ = {"sdpa": fused.attention_read, "reference": reference.attention_read}
 
 
@@ -49,7 +49,7 @@ def causal_attention(
         _check_past(*past, k, v)
         past_length = past[0].shape[1]
         k, v = torch.cat([past[0], k], 1), torch.cat([past[1], v], 1)
-    form = pick("attention", _CAUSAL, kernel)
+    form = pick("attention", FORMS, kernel)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return form(q, k, v, past_length, strict, softmax_scale(q.shape[-1], scale)).transpose(1, 2)
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from kernels.choice import pick
-from kernels.leaky_average import chunked, reference
+from kernels.leaky_average import reference, scan
 
-FORMS = {"chunk": chunked.leaky_average, "reference": reference.leaky_average}
+FORMS = {"scan": scan.leaky_average, "reference": reference.leaky_average}
 
 
 def leaky_average(
@@ -25,7 +25,7 @@ def leaky_average(
         x_BLHK: `[B, L, H, K]`, `L >= 1`.
         log_decay: `[H]`, at most 0.
         state: the last output `[B, H, K]`; none means zeros.
-        kernel: `"auto"`, `"chunk"` or `"reference"`.
+        kernel: `"auto"`, `"scan"` or `"reference"`.
 
     Returns:
         `(y [B, L, H, K] in x's dtype, state [B, H, K] in float32, or float64 if x is)`.

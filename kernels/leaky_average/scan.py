@@ -1,88 +1,68 @@
-"""Carrying the state from chunk to chunk: the only sequential part of the parallel forms.
+"""The leaky average in two short passes: along all chunks at once, then from chunk to chunk.
 
-    diagonal   S_{n+1} = decay_n * S_n + write_n
-    affine     S_{n+1} = transition_n S_n + write_n
-
-One fused operation per chunk, written into place, and a backward pass that is the same scan in reverse; the gradients
-of the decays and transitions are then one batched product over all chunks. Autograd on a Python loop would record
-every step and return a full-size gradient for each.
-
-Letters: `G` streams times heads, `N` chunks, `K` key dim, `V` value dim.
+Cut into about `sqrt(L)` chunks of about `sqrt(L)` tokens, a stream needs that many vector operations twice over instead
+of L: one per token of a chunk, for all chunks together, and one per chunk, to carry its last value into the next. What
+has been carried then decays into each chunk in a single product. Every value is the recurrence's own, so there is no
+table of decay powers to overflow.
 """
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def diagonal_scan(decay: Tensor, writes: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """States at the start of each chunk and after the last.
-
-    Args:
-        decay: `[.., N, K or 1, 1]`, broadcast against the writes.
-        writes: `[.., N, K, V]`.
-        state: `[.., K, V]`.
-
-    Returns:
-        `(entering [.., N, K, V], final [.., K, V])`.
-    """
-    return _Diagonal.apply(decay, writes, state)
+def leaky_average(x_BLHK: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Arguments and results as the public `leaky_average`."""
+    y_BLHK = _LeakyAverage.apply(x_BLHK, log_decay, state)
+    return y_BLHK, y_BLHK[:, -1].clone()
 
 
-def affine_scan(transitions: Tensor, writes: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """As `diagonal_scan`, with `[G, N, K, K]` transitions instead of decays and one leading axis."""
-    return _Affine.apply(transitions, writes, state)
-
-
-class _Diagonal(torch.autograd.Function):
+class _LeakyAverage(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, decay, writes, state):
-        entering, final = torch.empty_like(writes), torch.empty_like(state)
-        slots = [*entering.unbind(-3), final]
-        slots[0].copy_(state)
-        steps = zip(decay.unbind(-3), writes.unbind(-3), slots[:-1], slots[1:], strict=True)
-        for decay_n, write, before, after in steps:
-            torch.addcmul(write, decay_n, before, out=after)
-        ctx.save_for_backward(decay, entering)
-        return entering, final
+    def forward(ctx, x, log_decay, state):
+        y = _scan(x, log_decay.exp(), state)
+        ctx.save_for_backward(y, log_decay, state)
+        return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_entering, grad_final):
-        decay, entering = ctx.saved_tensors
-        grad_writes, grad_state = torch.empty_like(entering), torch.empty_like(grad_final)
-        slots = [grad_state, *grad_writes.unbind(-3)]
-        slots[-1].copy_(grad_final)
-        steps = zip(decay.unbind(-3), grad_entering.unbind(-3), slots[1:], slots[:-1], strict=True)
-        for decay_n, grad, after, before in reversed(list(steps)):
-            torch.addcmul(grad, decay_n, after, out=before)
-        grad_decay = (grad_writes * entering).sum_to_size(decay.shape) if ctx.needs_input_grad[0] else None
-        return grad_decay, grad_writes, grad_state
+    def backward(ctx, grad_y):
+        y, log_decay, state = ctx.saved_tensors
+        decay = log_decay.exp()
+        grad_x = _scan(grad_y, decay, torch.zeros_like(state), backwards=True)
+        grad_state = decay.unsqueeze(-1) * grad_x[:, 0]
+        grad_decay = None
+        if ctx.needs_input_grad[1]:
+            crossing = (grad_x[:, 1:] * y[:, :-1]).sum((0, 1, 3)) + (grad_x[:, 0] * state).sum((0, 2))
+            grad_decay = decay * crossing
+        return grad_x, grad_decay, grad_state
 
 
-class _Affine(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, transitions, writes, state):
-        entering, final = torch.empty_like(writes), torch.empty_like(state)
-        slots = [*entering.unbind(-3), final]
-        slots[0].copy_(state)
-        steps = zip(transitions.unbind(-3), writes.unbind(-3), slots[:-1], slots[1:], strict=True)
-        for transition, write, before, after in steps:
-            torch.baddbmm(write, transition, before, out=after)
-        ctx.save_for_backward(transitions, entering)
-        return entering, final
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_entering, grad_final):
-        transitions, entering = ctx.saved_tensors
-        grad_writes, grad_state = torch.empty_like(entering), torch.empty_like(grad_final)
-        slots = [grad_state, *grad_writes.unbind(-3)]
-        slots[-1].copy_(grad_final)
-        steps = zip(transitions.unbind(-3), grad_entering.unbind(-3), slots[1:], slots[:-1], strict=True)
-        for transition, grad, after, before in reversed(list(steps)):
-            torch.baddbmm(grad, transition.transpose(-1, -2), after, out=before)
-        grad_transitions = grad_writes @ entering.transpose(-1, -2) if ctx.needs_input_grad[0] else None
-        return grad_transitions, grad_writes, grad_state
+def _scan(x: Tensor, decay: Tensor, state: Tensor, backwards: bool = False) -> Tensor:
+    """`y_t = x_t + decay * y_(t-1)` from `y_0 = state`, or the same from the stream's end to its start."""
+    length = x.shape[1]
+    size = math.isqrt(length - 1) + 1
+    count = -(-length // size)
+    y = F.pad(x, (0, 0, 0, 0, 0, count * size - length)).unflatten(1, (count, size))  # [B, N, C, H, K]
+    if y.data_ptr() == x.data_ptr():
+        y = y.clone()
+    tokens, chunks = list(y.unbind(2)), list(y.unbind(1))
+    if backwards:
+        tokens.reverse()
+        chunks.reverse()
+    decay = decay.unsqueeze(-1)  # [H, 1]
+    for before, token in pairwise(tokens):
+        token.addcmul_(before, decay)
+    powers = decay ** torch.arange(1, size + 1, dtype=x.dtype, device=x.device).view(-1, 1, 1)  # [C, H, 1]
+    powers = powers.flip(0) if backwards else powers
+    last = 0 if backwards else -1
+    for chunk in chunks:
+        chunk.addcmul_(state.unsqueeze(1), powers)
+        state = chunk[:, last]
+    return y.flatten(1, 2)[:, :length]

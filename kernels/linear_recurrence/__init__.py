@@ -1,13 +1,32 @@
 """One recurrence, many memories: per head a matrix state that decays, erases and writes at every token.
 
-    no erase     S_t = Diag(e^g_t) S_{t-1} + k_t v_t^T
-    delta rule   S_t = Diag(e^g_t) S_{t-1} + beta_t k_t (v_t - k_t^T Diag(e^g_t) S_{t-1})^T
-    low rank     S_t = Diag(e^g_t) S_{t-1} + a_t (b_t^T S_{t-1}) + k_t v_t^T
+    no erase      S_t = Diag(e^g_t) S_{t-1} + k_t v_t^T
+    delta rule    S_t = Diag(e^g_t) S_{t-1} + beta_t k_t (v_t - k_t^T Diag(e^g_t) S_{t-1})^T
+    low rank      S_t = Diag(e^g_t) S_{t-1} + a_t (b_t^T S_{t-1}) + k_t v_t^T
 
-    o_t = scale * S_t^T q_t
+    output        o_t = scale * S_t^T q_t
 
-The log decay g is absent, one constant per head (RetNet), one number per head and token (Mamba-2, Gated DeltaNet), or
-one per channel (GLA, RWKV-7).
+`S_t` is `K x V`: keys address its rows, values fill them. What an architecture chooses is the log decay g (none, one
+constant per head, one number per head and token, one per channel and token) and the erase:
+
+    ===============  ============  ==========  ===========================================
+    architecture     log_decay     erase       what else
+    ===============  ============  ==========  ===========================================
+    RetNet           [H]           none
+    GLA              [B, L, H, K]  none
+    Mamba-2          [B, L, H]     none        one head of q and k for all heads of v
+    DeltaNet         none          beta
+    Gated DeltaNet   [B, L, H]     beta        the old value is read from the decayed state
+    RWKV-7           [B, L, H, K]  (a, b)      b reads the state before it decays
+    MoM's memories   [B, L, H]     beta
+    ===============  ============  ==========  ===========================================
+
+Four functions compute it: `linear_recurrence` for a stream, `linear_state` for the state that a stream leaves,
+`linear_read` for many independent next tokens off one state, `linear_step` for one token. All work in float32, or in
+float64 if any argument is, also under autocast: decays and solves lose too much in 16 bits. Outputs come back in v's
+dtype, states in the dtype of the computation.
+
+The forms: `reference.py` is the loop over tokens, `chunked.py` the fast form and the way into it.
 
 `B` batch, `L` stream length, `Q` queries, `H` heads, `K` key dim, `V` value dim, `C` chunk.
 """
@@ -17,10 +36,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.choice import pick
+from kernels.choice import pick, pick_name
 from kernels.linear_recurrence import chunked, reference
 from kernels.linear_recurrence.arguments import cast, check
-from kernels.linear_recurrence.read import read as _read
+from kernels.linear_recurrence.read import read
 
 FORMS = {
     "chunk": chunked.recurrence,
@@ -41,11 +60,31 @@ def linear_recurrence(
     chunk: int | None = None,
     min_log_decay: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`(o [B, L, H, V], state [B, H, K, V])` of a stream."""
+    """Run a stream, or its next piece, through the recurrence.
+
+    Args:
+        q, k: `[B, L, H, K]`, `L >= 1`; or `[B, L, 1, K]`, one head shared by all.
+        v: `[B, L, H, V]`.
+        log_decay: g, at most 0; none, `[H]`, `[B, L, H]` or `[B, L, H, K]`.
+        erase: none; beta `[B, L, H]` for the delta rule; or a pair `(a, b)`, each `[B, L, H, K]`.
+        state: the state before the first token `[B, H, K, V]`; none means zeros.
+        scale: factor on the outputs.
+        kernel: `"auto"`, `"chunk"` or `"reference"`.
+        chunk: tokens per chunk, to override the measured default.
+        min_log_decay: the caller's promise that no log decay is below this, for a gate per channel: the smaller its
+            size, the longer the chunks may be. Without it the data is looked at, which on a GPU means waiting for it.
+
+    Returns:
+        `(o [B, L, H, V], state [B, H, K, V])`.
+
+    Raises:
+        ValueError: shapes do not fit, a log decay is positive or breaks the promise (noticed on a CPU only), or there
+            is no such kernel.
+    """
     with torch.autocast(v.device.type, enabled=False):
-        rule = check(q, k, v, log_decay, erase, state, min_log_decay)
+        rule = check(_scaled(q, scale), k, v, log_decay, erase, state, min_log_decay)
         o, state = pick("linear_recurrence", FORMS, kernel)(rule, chunk)
-        return (scale * o).to(v.dtype), state
+        return o.to(v.dtype), state
 
 
 def linear_state(
@@ -59,7 +98,10 @@ def linear_state(
     chunk: int | None = None,
     min_log_decay: float | None = None,
 ) -> Tensor:
-    """The final state of `linear_recurrence` alone: no queries, no outputs, and cheaper."""
+    """The state that `linear_recurrence` would leave, `[B, H, K, V]`, and nothing else: no queries, no outputs.
+
+    For a layer whose outputs at stream positions nobody reads. Arguments as there; exact, and cheaper.
+    """
     with torch.autocast(v.device.type, enabled=False):
         rule = check(None, k, v, log_decay, erase, state, min_log_decay)
         return pick("linear_recurrence", FORMS, kernel)(rule, chunk)[1]
@@ -75,9 +117,13 @@ def linear_read(
     state: Tensor,
     scale: float = 1.0,
 ) -> Tensor:
-    """Outputs `[B, Q, H, V]` of `Q` independent next tokens off one state, which is left alone."""
+    """Outputs at `Q` independent candidates for the next token, `[B, Q, H, V]`.
+
+    Each equals the output of `linear_recurrence` on that one token from `state`. No state is built for a query, the
+    state given is left alone, and queries cannot affect each other. Arguments as there, with `Q` for `L`.
+    """
     with torch.autocast(v.device.type, enabled=False):
-        return (scale * _read(check(q, k, v, log_decay, erase, state))).to(v.dtype)
+        return read(check(_scaled(q, scale), k, v, log_decay, erase, state)).to(v.dtype)
 
 
 def linear_step(
@@ -90,8 +136,26 @@ def linear_step(
     state: Tensor,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """One token: q, k `[B, H, K]`, v `[B, H, V]`; `(o [B, H, V], state)`."""
+    """One token of the reference: q, k `[B, H, K]`, v `[B, H, V]`, and so on, all without the axis `L`.
+
+    Every pass over the state is a matmul, so `torch.utils.flop_counter` sees the recurrence's whole price.
+
+    Returns:
+        `(o [B, H, V], state [B, H, K, V])`.
+    """
     with torch.autocast(v.device.type, enabled=False):
-        rule = cast(q, k, v, log_decay, erase, state)
+        rule = cast(_scaled(q, scale), k, v, log_decay, erase, state)
         o, state = reference.step(rule.q, rule.k, rule.v, rule.log_decay, rule.erase, rule.state)
-        return (scale * o).to(v.dtype), state
+        return o.to(v.dtype), state
+
+
+def explain_recurrence(kernel: str, gate: str, erase: str, shared_heads: bool) -> tuple[str, str]:
+    """The form that `kernel` picks, and a few words about it; arguments as in `kernels.explain`."""
+    form = pick_name("linear_recurrence", FORMS, kernel)
+    if form != "chunk":
+        return form, "token by token"
+    return form, f"{chunked.CHUNKS[chunked.algorithm(erase, shared_heads, gate)]} tokens at a time"
+
+
+def _scaled(q: Tensor, scale: float) -> Tensor:
+    return q if scale == 1.0 else q * scale

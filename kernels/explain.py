@@ -1,0 +1,45 @@
+"""Saying in one line which form of an operator will run."""
+
+from __future__ import annotations
+
+from kernels import attention, leaky_average, linear_recurrence, short_conv
+from kernels.choice import pick_name
+
+_OPERATORS = {
+    "attention": attention.FORMS,
+    "leaky_average": leaky_average.FORMS,
+    "linear_recurrence": linear_recurrence.FORMS,
+    "short_conv": short_conv.FORMS,
+}
+
+
+def explain(
+    operator: str = "linear_recurrence",
+    *,
+    kernel: str = "auto",
+    device: str = "cpu",
+    gate: str = "head",
+    erase: str = "none",
+    shared_heads: bool = False,
+) -> str:
+    """One line such as `linear_recurrence: chunk (cpu; gate per head, no erase, 32 tokens at a time)`.
+
+    Args:
+        operator: `"linear_recurrence"`, `"attention"`, `"short_conv"` or `"leaky_average"`.
+        kernel: what would be passed to the operator.
+        device: where its tensors are.
+        gate: of the recurrence: `"none"`, `"constant"`, `"head"` or `"channel"`.
+        erase: of the recurrence: `"none"`, `"delta"` or `"low rank"`.
+        shared_heads: whether the recurrence has one head of q and k for all.
+
+    Raises:
+        ValueError: there is no such operator or kernel.
+    """
+    if operator not in _OPERATORS:
+        raise ValueError(f"there is no operator {operator!r}; choose from {', '.join(_OPERATORS)}")
+    if operator != "linear_recurrence":
+        return f"{operator}: {pick_name(operator, _OPERATORS[operator], kernel)} ({device})"
+    form, how = linear_recurrence.explain_recurrence(kernel, gate, erase, shared_heads)
+    gate = {"none": "no gate", "constant": "constant decay"}.get(gate, f"gate per {gate}")
+    erase = {"none": "no erase", "delta": "delta rule"}.get(erase, f"{erase} erase")
+    return f"{operator}: {form} ({device}; {gate}, {erase}, {how})"
