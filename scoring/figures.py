@@ -318,6 +318,9 @@ def _annotate(axis: Axes, text: str, x: float, y: float) -> None:
 
 def _accuracy_axis(axis: Axes, cells: Sequence[CellScore]) -> None:
     """Percent, from below chance or the lowest curve to 100%, with the chance line."""
+    if not cells:  # nobody was asked about this band at this length
+        axis.annotate("not asked", (0.5, 0.5), xycoords="axes fraction", ha="center", color="#555555")
+        return
     chance = cells[0].chance
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.set_ylim(max(0, min(axis.dataLim.y0, chance) - 0.05), 1.02)

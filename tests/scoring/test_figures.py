@@ -10,6 +10,7 @@ from PIL import Image
 from scoring import Settings, score
 from scoring.figures import all_figures, coverage_accuracy_figure, frontier_figure, save_figures
 from scoring.looks import LOOKS, labels, look, marker, spread
+from scoring.report import write_report
 from scoring.subjects import subjects
 
 FAST = Settings(redraws=40, selectivity_redraws=40)
@@ -52,6 +53,20 @@ def test_figures_are_left_out_where_there_is_nothing_to_draw(rows):
     assert [name for name, _ in all_figures(plain)] == names
     silent = score(rows([(1, None, None), (0, None, None)]), FAST)
     assert [name for name, _ in all_figures(silent)] == ["accuracy_length-uniform", "ecc-uniform-L16"]
+
+
+def test_a_ragged_table_and_one_of_solvers_only_are_drawn(rows, tmp_path):
+    outcomes = [(1, 1, 0.9), (0, 1, 0.7)]
+    ragged = [
+        *rows(outcomes, L=8),
+        *rows(outcomes, L=16),
+        *rows(outcomes, L=8, band="low", flops_write=1.0, flops_read=1.0),
+    ]
+    solvers = rows(outcomes, system="hist")
+    for table in (ragged, solvers):
+        scores = score(table, FAST)
+        assert save_figures(scores, tmp_path, formats=["svg"])
+        assert write_report(scores, tmp_path / "report.html").exists()
 
 
 def test_looks_are_fixed_and_distinct():
