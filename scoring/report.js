@@ -78,40 +78,70 @@ function undominated(points) {
 
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
 const GREY = { gridcolor: "#e6e6e6", zerolinecolor: "#e6e6e6", linecolor: "#999", automargin: true, fixedrange: true };
+const FONT = { family: "system-ui, DejaVu Sans, sans-serif", size: 12, color: "#1a1a1a" };
+const COVERAGE_AXIS = {
+  title: { text: "coverage: share of questions answered" }, tickformat: ".0%", range: [0, 1.02],
+};
 
-function layout(xaxis, yaxis, extra = {}) {
-  const base = { margin: { l: 52, r: 12, t: extra.title ? 34 : 10, b: 48 }, showlegend: false, hovermode: "closest",
-    font: { family: "system-ui, DejaVu Sans, sans-serif", size: 12, color: "#1a1a1a" }, plot_bgcolor: "#fff",
-    hoverlabel: { align: "left" } };
-  return Object.assign(base, extra, { xaxis: { ...GREY, ...xaxis }, yaxis: { ...GREY, ...yaxis } });
+function plot(target, traces, xaxis, yaxis, extra = {}) {
+  const layout = {
+    margin: { l: 52, r: 12, t: extra.title ? 34 : 10, b: 48 }, showlegend: false, hovermode: "closest", font: FONT,
+    plot_bgcolor: "#fff", hoverlabel: { align: "left" }, ...extra,
+    xaxis: { ...GREY, ...xaxis }, yaxis: { ...GREY, ...yaxis },
+  };
+  Plotly.react(target, traces, layout, CONFIG);
 }
 
-function accuracyAxis(title, cells, low) {
-  const floor = Math.min(subject().chance, low ?? 1);
+// The accuracy axis reaches from below chance, or below the lowest value shown, to 100%.
+function accuracyAxis(title, low) {
+  const floor = Math.min(subject().chance, low);
   return { title: { text: title }, tickformat: ".0%", range: [Math.max(0, floor - 0.05), 1.03] };
 }
 
 function chanceLine() {
-  const y = subject().chance;
-  return { shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: "#555", width: 1, dash: "dot" } }],
-    annotations: [{ xref: "paper", x: 0.01, y, text: "chance", showarrow: false, yanchor: "bottom", font: { size: 10, color: "#555" } }] };
+  const y = subject().chance, dotted = { color: "#555", width: 1, dash: "dot" };
+  const text = { text: "chance", showarrow: false, yanchor: "bottom", font: { size: 10, color: "#555" } };
+  return {
+    shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: dotted }],
+    annotations: [{ xref: "paper", x: 0.01, y, ...text }],
+  };
 }
 
-const COVERAGE_AXIS = { title: { text: "coverage: share of questions answered" }, tickformat: ".0%", range: [0, 1.02] };
+const trace = (x, y, rest) => ({ type: "scatter", x, y, hoverinfo: rest.text ? "text" : "skip", ...rest });
 const line = (cell, width = 2) => ({ color: style(cell).colour, dash: style(cell).dash, width });
 const marker = (cell, size = 8) => ({ color: style(cell).colour, symbol: style(cell).symbol, size });
+const bold = (cell) => `<b>${safe(style(cell).label)}</b>`;
+
+// Whiskers from estimates [value, low, high]; an open end has none.
+function whiskers(estimates, thickness = 1) {
+  return {
+    type: "data", symmetric: false, thickness, width: 0,
+    array: estimates.map(([value, , high]) => (high ?? value) - value),
+    arrayminus: estimates.map(([value, low]) => value - (low ?? value)),
+  };
+}
+
+function withInterval([value, low, high]) {
+  const ends = low === null || high === null ? "" : ` [${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
+  return percent(value) + ends;
+}
 
 function pointText(cell, i) {
-  const c = cell.curve, f = cost(cell);
-  return `<b>${safe(style(cell).label)}</b><br>${c.t[i] === null ? "no confidences" : "threshold " + c.t[i].toFixed(4)}<br>coverage ${percent(c.c[i])}` +
-    `<br>accuracy ${percent(c.a[i])}<br>${f === null ? "FLOPs not known" : mflops(f) + " per answer"}`;
+  const c = cell.curve, flops = cost(cell);
+  return [
+    bold(cell),
+    c.t[i] === null ? "no confidences" : `threshold ${c.t[i].toFixed(4)}`,
+    `coverage ${percent(c.c[i])}`,
+    `accuracy ${percent(c.a[i])}`,
+    flops === null ? "FLOPs not known" : `${mflops(flops)} per answer`,
+  ].join("<br>");
 }
 
 function curveTrace(cell, changes) {
   const c = cell.curve;
   const mode = c.c.length > 1 ? "lines" : "markers"; // a system without confidences is one point
-  return { type: "scatter", mode, x: c.c, y: c.a, line: line(cell, 1.2), marker: marker(cell), hoverinfo: "text", name: style(cell).label,
-    text: c.c.map((_, i) => pointText(cell, i)), ...changes };
+  const text = c.c.map((_, i) => pointText(cell, i));
+  return trace(c.c, c.a, { mode, text, line: line(cell, 1.2), marker: marker(cell), ...changes });
 }
 
 const lowest = (cells) => Math.min(1, ...cells.flatMap((c) => c.curve.a.filter((_, i) => c.curve.c[i] > 0.03)));
@@ -120,15 +150,17 @@ function drawFrontier() {
   const cells = here().filter((c) => c.curve), limit = exactBudget ?? budget();
   const fits = (c) => limit === Infinity || (cost(c) !== null && cost(c) <= limit);
   const inside = cells.filter(fits);
-  const all = inside.flatMap((cell) => cell.curve.c.map((x, i) => ({ x, y: cell.curve.a[i], cell, i })));
-  const points = undominated(all);
-  const traces = cells.map((c) => curveTrace(c, fits(c) ? { opacity: 0.45 } : { line: { color: "#ccc", width: 1, dash: "dot" } }));
-  traces.push({ type: "scatter", mode: "lines", x: points.map((p) => p.x), y: points.map((p) => p.y), hoverinfo: "skip",
-    line: { color: "#111", width: 1.5, shape: "hv" }, name: "frontier" });
-  traces.push({ type: "scatter", mode: "markers", x: points.map((p) => p.x), y: points.map((p) => p.y), hoverinfo: "text",
-    text: points.map((p) => pointText(p.cell, p.i)), name: "frontier points",
-    marker: { color: points.map((p) => style(p.cell).colour), symbol: points.map((p) => style(p.cell).symbol), size: 7 } });
-  Plotly.react("frontier", traces, layout(COVERAGE_AXIS, accuracyAxis("accuracy among answers", cells, lowest(cells)), chanceLine()), CONFIG);
+  const points = undominated(
+    inside.flatMap((cell) => cell.curve.c.map((x, i) => ({ x, y: cell.curve.a[i], cell, i }))));
+  const left = { line: { color: "#ccc", width: 1, dash: "dot" } };
+  const traces = cells.map((c) => curveTrace(c, fits(c) ? { opacity: 0.45 } : left));
+  const x = points.map((p) => p.x), y = points.map((p) => p.y);
+  const colours = points.map((p) => style(p.cell).colour), symbols = points.map((p) => style(p.cell).symbol);
+  traces.push(trace(x, y, { mode: "lines", line: { color: "#111", width: 1.5, shape: "hv" } }));
+  traces.push(trace(x, y, {
+    mode: "markers", text: points.map((p) => pointText(p.cell, p.i)), marker: { color: colours, symbol: symbols, size: 7 },
+  }));
+  plot("frontier", traces, COVERAGE_AXIS, accuracyAxis("accuracy among answers", lowest(cells)), chanceLine());
   const known = limit === Infinity ? "no budget" : `budget ≤ ${mflops(limit)} per answer`;
   $("budget-text").textContent = `${known}: ${inside.length} of ${cells.length} systems admitted`;
   for (const b of $("tiers").children) b.setAttribute("aria-pressed", String(Number(b.value) === limit));
@@ -151,42 +183,36 @@ function drawCurves() {
   for (const c of cells) {
     const grid = DATA.grid.filter((_, i) => c.curve.lo[i] !== null);
     const lo = c.curve.lo.filter((v) => v !== null), hi = c.curve.hi.filter((v) => v !== null);
-    traces.push({ type: "scatter", mode: "lines", x: [...grid, ...[...grid].reverse()], y: [...lo, ...[...hi].reverse()],
-      fill: "toself", fillcolor: style(c).colour, opacity: 0.12, line: { width: 0 }, hoverinfo: "skip" });
+    traces.push(trace([...grid, ...[...grid].reverse()], [...lo, ...[...hi].reverse()], {
+      mode: "lines", fill: "toself", fillcolor: style(c).colour, opacity: 0.12, line: { width: 0 },
+    }));
   }
   for (const c of cells) {
-    traces.push(curveTrace(c, { line: line(c) }));
-    const end = c.curve.c.length - 1;
-    traces.push({ type: "scatter", mode: "markers", x: [c.curve.c[end]], y: [c.curve.a[end]], marker: marker(c), hoverinfo: "skip" });
+    const x = c.curve.c.at(-1), y = c.curve.a.at(-1);
+    traces.push(curveTrace(c, { line: line(c) }), trace([x], [y], { mode: "markers", marker: marker(c) }));
   }
-  Plotly.react("curves", traces, layout(COVERAGE_AXIS, accuracyAxis("accuracy among answers", cells, lowest(cells)), chanceLine()), CONFIG);
+  plot("curves", traces, COVERAGE_AXIS, accuracyAxis("accuracy among answers", lowest(cells)), chanceLine());
 }
 
 function drawLengths() {
-  const bands = subject().bands;
+  const { bands, bandTitles, lengths } = subject();
   const panels = fill("lengths", bands.length);
+  const xaxis = { title: { text: "stream length L" }, type: "log", tickvals: lengths, ticktext: lengths.map(String) };
   bands.forEach((band, k) => {
-    const systems = new Map();
-    for (const c of subject().cells) if (c.band === band && visible(c)) systems.set(c.s, [...(systems.get(c.s) ?? []), c]);
-    const traces = [];
-    for (const cells of systems.values()) {
-      cells.sort((a, b) => a.L - b.L);
-      const reference = style(cells[0]).reference;
-      traces.push({ type: "scatter", mode: reference ? "lines" : "lines+markers", x: cells.map((c) => c.L), y: cells.map((c) => c.acc[0]),
-        line: line(cells[0], reference ? 1.2 : 2), marker: marker(cells[0]), hoverinfo: "text",
-        error_y: reference ? undefined : { type: "data", symmetric: false, thickness: 1, width: 0,
-          array: cells.map((c) => (c.acc[2] ?? c.acc[0]) - c.acc[0]), arrayminus: cells.map((c) => c.acc[0] - (c.acc[1] ?? c.acc[0])) },
-        text: cells.map((c) => `<b>${safe(style(c).label)}</b><br>L = ${c.L}<br>accuracy ${withInterval(c.acc)}`) });
-    }
-    const low = Math.min(...[...systems.values()].flat().map((c) => c.acc[0]));
-    Plotly.react(panels[k], traces, layout(
-      { title: { text: "stream length L" }, type: "log", tickvals: subject().lengths, ticktext: subject().lengths.map(String) },
-      accuracyAxis("accuracy", null, low), { title: { text: subject().bandTitles[band], font: { size: 13 } }, ...chanceLine() }), CONFIG);
+    const shown = subject().cells.filter((c) => c.band === band && visible(c));
+    const traces = [...new Set(shown.map((c) => c.s))].map((s) => {
+      const cells = shown.filter((c) => c.s === s).sort((a, b) => a.L - b.L);
+      const estimates = cells.map((c) => c.acc);
+      const text = cells.map((c) => `${bold(c)}<br>L = ${c.L}<br>accuracy ${withInterval(c.acc)}`);
+      const kind = style(cells[0]).reference
+        ? { mode: "lines", line: line(cells[0], 1.2) }
+        : { mode: "lines+markers", line: line(cells[0]), marker: marker(cells[0]), error_y: whiskers(estimates) };
+      return trace(cells.map((c) => c.L), estimates.map((e) => e[0]), { text, ...kind });
+    });
+    const low = Math.min(...shown.map((c) => c.acc[0]));
+    const title = { text: bandTitles[band], font: { size: 13 } };
+    plot(panels[k], traces, xaxis, accuracyAxis("accuracy", low), { title, ...chanceLine() });
   });
-}
-
-function withInterval(e) {
-  return percent(e[0]) + (e[1] === null || e[2] === null ? "" : ` [${(100 * e[1]).toFixed(1)}, ${(100 * e[2]).toFixed(1)}]`);
 }
 
 function drawCost() {
@@ -194,46 +220,54 @@ function drawCost() {
   $("cost").parentElement.hidden = !cells.length;
   if (!cells.length) return;
   const best = undominated(cells.map((cell) => ({ x: -cost(cell), y: cell.acc[0], cell })));
-  const on = new Set(best.map((p) => p.cell));
+  const on = new Set(best.map((p) => p.cell)), costs = cells.map(cost), dearest = Math.max(...costs);
   cells.sort((a, b) => on.has(b) - on.has(a));
-  const traces = [{ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: "#111", width: 1.2, shape: "hv" },
-    x: [...best.map((p) => -p.x), Math.max(...cells.map(cost))], y: [...best.map((p) => p.y), best.length ? best.at(-1).y : null] }];
-  const costs = cells.map(cost);
-  const low = Math.log10(Math.min(...costs)), span = Math.max(0.4, Math.log10(Math.max(...costs)) - low);
-  const room = Math.max(160, $("cost").clientWidth - 64), longest = 6.2 * Math.max(0, ...cells.map((c) => style(c).label.length)) + 12;
-  const perDecade = (room - Math.min(longest, room / 2)) / (span + 0.1); // pixels
+  const low = Math.log10(Math.min(...costs)), span = Math.max(0.4, Math.log10(dearest) - low);
+  const longest = 6.2 * Math.max(...cells.map((c) => style(c).label.length)) + 12; // pixels of the longest label
+  const room = Math.max(160, $("cost").clientWidth - 64), perDecade = (room - Math.min(longest, room / 2)) / (span + 0.1);
+  const traces = [trace([...best.map((p) => -p.x), dearest], [...best.map((p) => p.y), best.at(-1).y], {
+    mode: "lines", line: { color: "#111", width: 1.2, shape: "hv" },
+  })];
   const labelled = [];
+  const covers = (a, b) =>
+    Math.abs(Math.log10(cost(a) / cost(b))) * perDecade < longest && Math.abs(a.acc[0] - b.acc[0]) < 0.025;
   for (const c of cells) {
     // A label that would cover another is left to the legend and the hover text; systems on the frontier come first.
-    const clear = !labelled.some((o) => Math.abs(Math.log10(cost(o) / cost(c))) * perDecade < longest && Math.abs(o.acc[0] - c.acc[0]) < 0.025);
+    const clear = !labelled.some((other) => covers(other, c));
     if (clear) labelled.push(c);
-    traces.push({ type: "scatter", mode: clear ? "markers+text" : "markers", x: [cost(c)], y: [c.acc[0]], hoverinfo: "text", textposition: "top right",
-      text: [safe(style(c).label)], textfont: { size: 10 }, cliponaxis: false,
-      hovertext: [`<b>${safe(style(c).label)}</b><br>${mflops(cost(c))} per answer<br>accuracy ${withInterval(c.acc)}`],
-      error_y: { type: "data", symmetric: false, thickness: 1, width: 0, array: [(c.acc[2] ?? c.acc[0]) - c.acc[0]], arrayminus: [c.acc[0] - (c.acc[1] ?? c.acc[0])] },
-      marker: { ...marker(c, 10), color: on.has(c) ? style(c).colour : "#fff", line: { color: style(c).colour, width: 2 } } });
+    const outline = { color: on.has(c) ? style(c).colour : "#fff", line: { color: style(c).colour, width: 2 } };
+    traces.push(trace([cost(c)], [c.acc[0]], {
+      mode: clear ? "markers+text" : "markers", text: [safe(style(c).label)], textposition: "top right",
+      textfont: { size: 10 }, cliponaxis: false, error_y: whiskers([c.acc]), marker: { ...marker(c, 10), ...outline },
+      hovertext: [`${bold(c)}<br>${mflops(cost(c))} per answer<br>accuracy ${withInterval(c.acc)}`],
+    }));
   }
   const decades = Array.from({ length: 20 }, (_, i) => 10 ** i);
   const ticks = decades.flatMap((d) => (span < 1.5 ? [d, 2 * d, 5 * d] : [d]));
-  const text = queries() === 1 ? "MFLOPs per answer, one question per stream" : `MFLOPs per answer, ${queries()} questions per stream`;
-  Plotly.react("cost", traces, layout(
-    { title: { text }, type: "log", range: [low - 0.1, low - 0.1 + room / perDecade], tickvals: ticks, ticktext: ticks.map((f) => (f / 1e6).toLocaleString("en")) },
-    accuracyAxis("accuracy", null, Math.min(...cells.map((c) => c.acc[0]))), chanceLine()), CONFIG);
+  const shared = queries() === 1 ? "one question per stream" : `${queries()} questions per stream`;
+  const xaxis = {
+    title: { text: `MFLOPs per answer, ${shared}` }, type: "log", range: [low - 0.1, low - 0.1 + room / perDecade],
+    tickvals: ticks, ticktext: ticks.map((f) => (f / 1e6).toLocaleString("en")),
+  };
+  plot("cost", traces, xaxis, accuracyAxis("accuracy", Math.min(...cells.map((c) => c.acc[0]))), chanceLine());
 }
 
 function drawGroups() {
   $("groups").parentElement.hidden = !here().some((c) => c.ages.length || c.sizes.length);
   const panels = fill("groups", 2);
-  [["ages", "age of the latest match, steps", "recall"], ["sizes", "candidate length", "accuracy"]].forEach(([field, text, y], k) => {
+  const kinds = [["ages", "age of the latest match, steps", "recall"], ["sizes", "candidate length", "accuracy"]];
+  kinds.forEach(([field, title, metric], k) => {
     const cells = here().filter((c) => c[field].length);
-    const order = [...new Set(cells.flatMap((c) => c[field].map((g) => g[0])))].sort((a, b) => parseInt(a) - parseInt(b));
-    const traces = cells.map((c) => ({ type: "scatter", mode: "lines+markers", x: c[field].map((g) => g[0]), y: c[field].map((g) => g[1]),
-      line: line(c), marker: marker(c, 7), hoverinfo: "text",
-      text: c[field].map((g) => `<b>${safe(style(c).label)}</b><br>${text.split(",")[0]} ${g[0]}<br>${y} ${withInterval(g.slice(1))}`),
-      error_y: { type: "data", symmetric: false, thickness: 0.7, width: 0, array: c[field].map((g) => (g[3] ?? g[1]) - g[1]),
-        arrayminus: c[field].map((g) => g[1] - (g[2] ?? g[1])) } }));
-    Plotly.react(panels[k], traces, layout({ title: { text }, type: "category", categoryorder: "array", categoryarray: order },
-      { title: { text: y }, tickformat: ".0%", range: [0, 1.04] }), CONFIG);
+    const names = [...new Set(cells.flatMap((c) => c[field].map((g) => g[0])))].sort((a, b) => parseInt(a) - parseInt(b));
+    const traces = cells.map((c) => {
+      const estimates = c[field].map((g) => g.slice(1));
+      const name = (group) => `${bold(c)}<br>${title.split(",")[0]} ${group[0]}`;
+      const text = c[field].map((g) => `${name(g)}<br>${metric} ${withInterval(g.slice(1))}`);
+      const rest = { mode: "lines+markers", line: line(c), marker: marker(c, 7), error_y: whiskers(estimates, 0.7), text };
+      return trace(c[field].map((g) => g[0]), estimates.map((e) => e[0]), rest);
+    });
+    const xaxis = { title: { text: title }, type: "category", categoryorder: "array", categoryarray: names };
+    plot(panels[k], traces, xaxis, { title: { text: metric }, tickformat: ".0%", range: [0, 1.04] });
   });
 }
 
@@ -246,14 +280,19 @@ function fill(id, count) {
 
 // ---- legend and tables -------------------------------------------------------------------------------------------
 
-const SHAPES = { circle: '<circle cx="16" cy="7" r="4"/>', "triangle-up": '<path d="M16 2 L21 11 L11 11 Z"/>', square: '<rect x="12" y="3" width="8" height="8"/>' };
+const SHAPES = {
+  circle: '<circle cx="16" cy="7" r="4"/>',
+  "triangle-up": '<path d="M16 2 L21 11 L11 11 Z"/>',
+  square: '<rect x="12" y="3" width="8" height="8"/>',
+};
 const DASHES = { solid: "", dash: "6 3", dot: "2 2", dashdot: "6 2 2 2" };
 
 function drawLegend() {
   $("legend").replaceChildren(...subject().systems.map((s) => {
     const button = document.createElement("button");
     const shape = s.reference ? "" : SHAPES[s.symbol];
-    button.innerHTML = `<svg width="32" height="14" fill="${s.colour}" stroke="${s.colour}"><path d="M0 7 H32" stroke-width="2" stroke-dasharray="${DASHES[s.dash]}"/>${shape}</svg>`;
+    const stroke = `<path d="M0 7 H32" stroke-width="2" stroke-dasharray="${DASHES[s.dash]}"/>`;
+    button.innerHTML = `<svg width="32" height="14" fill="${s.colour}" stroke="${s.colour}">${stroke}${shape}</svg>`;
     button.append(s.label);
     button.setAttribute("aria-pressed", String(!hidden.has(s.id)));
     button.onclick = () => { hidden.has(s.id) ? hidden.delete(s.id) : hidden.add(s.id); draw(); };
@@ -269,7 +308,8 @@ function showTable() {
 
 function sortTable(head) {
   const table = head.closest("table"), column = head.cellIndex;
-  const down = head.getAttribute("aria-sort") ? head.getAttribute("aria-sort") === "ascending" : head.dataset.better !== "lower" && column > 0;
+  const sorted = head.getAttribute("aria-sort"), bestIsHigh = head.dataset.better !== "lower" && column > 0;
+  const down = sorted ? sorted === "ascending" : bestIsHigh;
   for (const h of head.parentNode.cells) h.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
   const key = (row) => row.cells[column].dataset.v;
