@@ -5,6 +5,8 @@ Letters: B streams, L symbols per stream, Q queries per stream.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -90,3 +92,11 @@ class Batch:
     def _map(self, f) -> Batch:
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{k: f(v) for k, v in tensors.items() if isinstance(v, torch.Tensor)})
+
+
+def check_name(what: str, name: str, known: Sequence[str]) -> None:
+    """Refuse an unknown name with a ValueError that lists the known ones and suggests the nearest."""
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown {what} {name!r}: it is one of {', '.join(known)}{hint}")

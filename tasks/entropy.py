@@ -35,7 +35,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from tasks.batch import SPLITS, VOCABULARY
+from tasks.batch import SPLITS, VOCABULARY, check_name
 from tasks.lempel_ziv import rate
 from tasks.rng import fold, unit, words
 
@@ -67,9 +67,8 @@ class EntropyConfig:
     """Rule sets drawn for one stream before giving up."""
 
     def __post_init__(self) -> None:
-        for name, value, known in (("sampler", self.sampler, SAMPLERS), ("acceptance", self.acceptance, ACCEPTANCES)):
-            if value not in known:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(known)}")
+        check_name("sampler", self.sampler, SAMPLERS)
+        check_name("acceptance", self.acceptance, ACCEPTANCES)
         if not 0 < self.low < self.high:
             raise ValueError(f"the band [low, high] = [{self.low}, {self.high}] must satisfy 0 < low < high")
         if self.std <= 0 or self.tolerance <= 0:

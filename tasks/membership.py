@@ -16,22 +16,23 @@ same number in all three sets and only negatives differ.
 
     batch = sample(MembershipConfig(), seed=0, indices=range(16), length=128, queries=32, split="test")
 
-To time it:  python -m timeit -s "from tasks import *; c = MembershipConfig()" \\
-                 "sample(c, 0, range(16), 128, 64, split='train', times=(32, 64, 96, 128))"
+To time it:
+
+    python -m timeit -p -s "import tasks; c = tasks.MembershipConfig()" \\
+        "tasks.sample(c, 0, range(16), 128, 64, split='train', times=(32, 64, 96, 128))"
 
 Source: ECCBench, section 4.1 and appendix A.1. Letters: B streams, L symbols, T times, Q queries, P = Q / 2T pairs.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from tasks.batch import BANDS, KINDS, MAX_CANDIDATE, QUERY_SETS, SPLITS, VOCABULARY, Batch
+from tasks.batch import BANDS, KINDS, MAX_CANDIDATE, QUERY_SETS, SPLITS, VOCABULARY, Batch, check_name
 from tasks.entropy import EntropyConfig, low_streams
 from tasks.queries import NegativeSampler, Slots
 from tasks.rng import below, fold, words
@@ -72,8 +73,8 @@ def streams(
 
     For the low band's rules and rates, or for many processes, call `tasks.entropy.low_streams`.
     """
-    _known("split", split, SPLITS)
-    _known("band", band, BANDS)
+    check_name("split", split, SPLITS)
+    check_name("band", band, BANDS)
     if length < 1 or not len(indices):
         raise ValueError(f"length={length} must be at least 1, and indices must name at least one stream")
     if band == "low":
@@ -126,9 +127,9 @@ def ask(
         ValueError: for a length or time too short for the candidates, queries that cannot be split into equal halves
             at every time, unknown names or symbols, or streams that hold every window there is.
     """
-    _known("split", split, SPLITS)
-    _known("band", band, BANDS)
-    _known("query_set", query_set, QUERY_SETS)
+    check_name("split", split, SPLITS)
+    check_name("band", band, BANDS)
+    check_name("query_set", query_set, QUERY_SETS)
     rows, length = x.shape
     times = (length,) if times is None else tuple(int(t) for t in times)
     _check(config, rows, length, indices, queries, times)
@@ -194,10 +195,3 @@ def _check(
             f"{queries} queries cannot be split into equal numbers of positives and negatives at {len(times)} query "
             f"times; use a multiple of {2 * len(times)}"
         )
-
-
-def _known(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        near = difflib.get_close_matches(str(value), known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown {name} {value!r}: it is one of {', '.join(known)}{hint}")

@@ -21,12 +21,11 @@ Letters: B streams, L symbols, Q queries, k symbols per gram.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from tasks.batch import MAX_CANDIDATE, PAD, VOCABULARY
+from tasks.batch import MAX_CANDIDATE, PAD, VOCABULARY, check_name
 
 
 class Solver(Protocol):
@@ -195,8 +194,5 @@ def solver(name: str) -> Solver:
     Raises:
         ValueError: for an unknown name; lists the known ones.
     """
-    if name not in _MAKERS:
-        near = difflib.get_close_matches(name, SOLVERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown solver {name!r}: it is one of {', '.join(SOLVERS)}{hint}")
+    check_name("solver", name, SOLVERS)
     return _MAKERS[name](name)

@@ -121,8 +121,8 @@ def test_giving_up_names_the_length_and_the_band():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sampler": "open"}, "sampler='open' is not one of closed, independent"),
-        ({"acceptance": "any"}, "acceptance='any' is not one of aim, band"),
+        ({"sampler": "open"}, "unknown sampler 'open': it is one of closed, independent"),
+        ({"acceptance": "any"}, "unknown acceptance 'any': it is one of aim, band"),
         ({"low": 1.0}, "must satisfy 0 < low < high"),
         ({"tolerance": 0}, "must be positive"),
         ({"max_tries": 0}, "max_tries=0 must be at least 1"),
