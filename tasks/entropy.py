@@ -152,8 +152,10 @@ def low_stream(
     """Stream `index` of its split: a pure function of the arguments.
 
     Raises:
-        ValueError: when `max_tries` rule sets gave no acceptable stream; names the length and the band.
+        ValueError: for an unknown split, or when `max_tries` rule sets gave no acceptable stream; names the length
+            and the band.
     """
+    check_name("split", split, SPLITS)
     key = fold(seed, SPLITS.index(split), index, length)
     target = _target(config, float(unit(fold(key, 0)))) if config.acceptance == "aim" else None
     low, high = config.low, config.high

@@ -11,8 +11,8 @@ from low-entropy sources (band `low`, tasks/entropy.py).
 
 Everything is a pure function of (config, seed, split, band, length, index, time, query): an item is the same whatever
 its batch, worker or resume point, and the splits never share a stream even under one seed. Streams of one index but
-different length or band are unrelated. Positives, lengths and places do not depend on the query set, so recall is the
-same number in all three sets and only negatives differ.
+different length or band are unrelated. Positives, lengths and places do not depend on the query set: only negatives
+differ, and recall only by the pairs that have no negative of the set's kind (`Batch.scored`).
 
     batch = sample(MembershipConfig(), seed=0, indices=range(16), length=128, queries=32, split="test")
 

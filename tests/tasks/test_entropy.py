@@ -114,6 +114,8 @@ def test_processes_give_the_same_streams_in_order_and_report_progress():
 
 def test_giving_up_names_the_length_and_the_band():
     config = EntropyConfig(low=0.01, high=0.02, acceptance="band", max_tries=20)
+    with pytest.raises(ValueError, match="unknown split 'eval'"):
+        low_stream(config, 0, 0, 16, split="eval")
     with pytest.raises(ValueError, match=r"no stream of L=16 .* \[0.01, 0.02\].* among 20 rule sets; widen the band"):
         low_stream(config, 0, 0, 16, split="test")
 
