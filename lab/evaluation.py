@@ -149,9 +149,9 @@ class Streams:
 
 
 def rows(system: System, batch: Batch, length: int, p_yes: torch.Tensor) -> dict[str, Any]:
-    """Columns of the response table for one batch: a row per query that is of the kind asked for."""
+    """Columns of the response table for one batch: a row per query that is of the kind asked for (`Batch.scored`)."""
     B, Q = batch.labels.shape
-    keep = genuine(batch).numpy().ravel()
+    keep = batch.scored.numpy().ravel()
     p = p_yes.double().numpy().ravel()
     answer = (p > 0.5).astype(np.int64)  # an even p is a no: the solvers' rule is a strict inequality
     write, read = system.price(length)
@@ -178,18 +178,6 @@ def rows(system: System, batch: Batch, length: int, p_yes: torch.Tensor) -> dict
         "code_version": np.full(B * Q, system.code),
     }
     return {name: np.asarray(values)[keep] for name, values in columns.items()}
-
-
-def genuine(batch: Batch) -> torch.Tensor:
-    """[B, Q]: the queries to score, as many positives as negatives in every stream.
-
-    A very regular stream may have no `near` or `order` negative of some length; the uniform negative in its place is
-    easy and would raise the accuracy, so it is left out, with a positive to keep the classes balanced.
-    """
-    fallback = batch.fallback
-    positives_from_the_end = batch.labels.flip(1).cumsum(1).flip(1)
-    surplus = (batch.labels == 1) & (positives_from_the_end <= fallback.sum(1, keepdim=True))
-    return ~(fallback | surplus)
 
 
 def evaluate(systems: Sequence[System], plan: Plan, path: Path, source: Streams) -> Path:

@@ -39,9 +39,6 @@ class Solver(Protocol):
     def read(self, candidates: torch.Tensor, lengths: torch.Tensor, state: Any) -> torch.Tensor:
         """Probability of yes, float32 [B, Q]."""
 
-    def price(self, length: int) -> tuple[float, float]:
-        """FLOPs of a write and of a read: none, for only matrix products count and there are none."""
-
 
 class GramCounts(NamedTuple):
     """How often each k-gram has occurred."""
@@ -54,12 +51,7 @@ class GramCounts(NamedTuple):
     """Symbols read."""
 
 
-class _Free:
-    def price(self, length: int) -> tuple[float, float]:
-        return 0.0, 0.0
-
-
-class _Counting(_Free):
+class _Counting:
     """Shared by all solvers that count k-grams."""
 
     def __init__(self, name: str, k: int):
@@ -118,7 +110,7 @@ class GramSet(_Counting):
         return ((_look_up(state.counts, grams) > 0) | ~there).all(-1).float()
 
 
-class ExactStore(_Free):
+class ExactStore:
     """Keeps the stream and searches it."""
 
     def __init__(self, name: str):
@@ -136,7 +128,7 @@ class ExactStore(_Free):
         return match.any(-1).float()
 
 
-class Coin(_Free):
+class Coin:
     """A fixed pseudo-random number in [0, 1) for each stream and candidate: right half the time, however confident."""
 
     def __init__(self, name: str):

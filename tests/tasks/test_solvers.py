@@ -72,7 +72,6 @@ def test_reads_are_probabilities_independent_of_each_other_and_of_the_batch(name
     one = batch.rows(slice(2, 3))
     torch.testing.assert_close(memory.read(one.candidates, one.lengths, memory.write(one.stream)), p[2:3])
     assert memory.name == name
-    assert memory.price(40) == (0, 0)
 
 
 # -- known accuracies -----------------------------------------------------------------------------------
