@@ -80,6 +80,10 @@ class MemoryLayer(nn.Module):
         """The matrix products of `step`, one line each, written from the paper and not from the code."""
         raise NotImplementedError(f"{type(self).__name__} declares no price")
 
+    def explain(self) -> str | None:
+        """Which form of which operator will run, and why, in one line; None where there is no choice."""
+        return None
+
     # ---- what it gets ------------------------------------------------------------------------------------------------
     def write(self, x_BLD: Tensor, state: State, outputs: bool = True) -> tuple[Tensor | None, State]:
         """Fold a stream into the state.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor, nn
 
-from kernels import linear_read, linear_recurrence, linear_state, linear_step
+from kernels import explain, linear_read, linear_recurrence, linear_state, linear_step
 
 from .base import MemoryLayer
 from .parts import ShortConv, norm
@@ -150,6 +150,16 @@ class LinearMemoryLayer(MemoryLayer):
     def output(self, o_BLHV: Tensor, r: RecurrenceInputs) -> Tensor:
         """Gate, merge the heads and project: [B, L, D]."""
         raise NotImplementedError(f"{type(self).__name__} must define output")
+
+    @torch.no_grad()
+    def explain(self) -> str:
+        weight = self.mixer_norm.weight
+        r = self.inputs(weight.new_zeros(1, 1, self.width), StreamTokens(self, self.initial_state(1), 1))
+        gate = "none" if r.log_decay is None else {1: "constant", 3: "head", 4: "channel"}[r.log_decay.ndim]
+        erase = "none" if r.erase is None else "delta" if isinstance(r.erase, Tensor) else "low rank"
+        shared = r.k.shape[2] == 1 < self.heads
+        device = weight.device.type
+        return explain(kernel=self.kernel, device=device, gate=gate, erase=erase, shared_heads=shared)
 
     # ---- the memory --------------------------------------------------------------------------------------------------
     def initial_state(self, batch: int) -> LinearState:

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flops import Term, attention_pairs, causal_pairs, linear
-from kernels import attention_read, causal_attention, rotary
+from kernels import attention_read, causal_attention, explain, rotary
 
 from .base import MemoryLayer
 from .parts import MLP, ShortConv, norm
@@ -92,6 +92,9 @@ class Transformer(MemoryLayer):
         empty = self.out.weight.new_zeros(batch, 0, self.heads, self.config.head_dim)
         conv = self.conv.initial_cache(batch) if self.config.conv else None
         return TransformerState(empty, empty, conv)
+
+    def explain(self) -> str:
+        return explain("attention", device=self.out.weight.device.type)
 
     # ---- the projections, the same for streams and queries -----------------------------------------------------------
     def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:

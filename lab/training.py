@@ -136,19 +136,20 @@ def open_run(cfg: DictConfig) -> Run:
 
 
 def describe(cfg: DictConfig, run: Run, model: MembershipModel, steps: int) -> str:
-    """What is about to happen, in four lines."""
-    parameters = sum(p.numel() for p in model.parameters())
-    longest = trained_length(cfg)
-    price = model.price()
+    """What is about to happen, in a few lines."""
+    parameters, longest = sum(p.numel() for p in model.parameters()), trained_length(cfg)
+    cost = model.price().total(4 * longest + 1) / 1e6
     where = "a CUDA device is there" if torch.cuda.is_available() else "no CUDA device"
     other = "cpu" if cfg.preset == "paper" else "paper"
-    return (
-        f"{cfg.backbone.name} d={cfg.d}: {parameters:,} parameters, "
-        f"{price.total(4 * longest + 1) / 1e6:,.0f} MFLOPs per answer at L={4 * longest}\n"
+    kernels = dict.fromkeys(filter(None, (layer.explain() for layer in model.backbone.layers)))
+    lines = [
+        f"{cfg.backbone.name} d={cfg.d}: {parameters:,} parameters, {cost:,.0f} MFLOPs per answer at L={4 * longest}",
+        *kernels,
         f"preset={cfg.preset} ({where}; preset={other} to force the other): {steps:,} steps of "
-        f"{cfg.batch_size} streams, lr {cfg.lr:g}, lengths to {longest}, stop at {cfg.stop.metric} {cfg.stop.at}\n"
-        f"run folder: {run.path}"
-    )
+        f"{cfg.batch_size} streams, lr {cfg.lr:g}, lengths to {longest}, stop at {cfg.stop.metric} {cfg.stop.at}",
+        f"run folder: {run.path}",
+    ]
+    return "\n".join(lines)
 
 
 def train(cfg: DictConfig) -> Run:
