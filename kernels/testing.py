@@ -131,7 +131,8 @@ def recurrence_inputs(
     elif harsh:
         k = k * pick([1.0, 30.0], batch, length, key_heads, 1)
 
-    shape = {"none": None, "constant": (heads,), "head": v.shape[:3], "channel": (*v.shape[:3], case.key_dim)}[case.gate]
+    per_head = v.shape[:3]
+    shape = {"none": None, "constant": (heads,), "head": per_head, "channel": (*per_head, case.key_dim)}[case.gate]
     if shape is None:
         log_decay = None
     elif case.gate == "constant":

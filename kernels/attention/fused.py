@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, past_length: int, strict: bool, scale: float) -> Tensor:
@@ -22,15 +21,14 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, past_length: int, strict: 
         `[B, H, L, V]`.
     """
     if strict:
-        if past_length == 0:  # The first token sees nothing; the others are ordinary causal attention, one key behind.
-            seen = causal_attention(q[:, :, 1:], k, v, 1, True, scale) if q.shape[2] > 1 else v[:, :, :0]
-            return F.pad(seen, (0, 0, 1, 0))
+        if past_length == 0:  # The first token sees nothing; the others see what ends one token before them.
+            return F.pad(causal_attention(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1], 0, False, scale), (0, 0, 1, 0))
         k, v, past_length = k[:, :, :-1], v[:, :, :-1], past_length - 1
     if past_length == 0:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-    # `is_causal` alone would align the first query with the first key instead of the last with the last.
-    bias = causal_lower_right(q.shape[2], k.shape[2])
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    # `is_causal` would align the first query with the first key instead of the last with the last.
+    visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril_(past_length)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale)
 
 
 def attention_read(q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor, scale: float) -> Tensor:
