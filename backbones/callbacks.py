@@ -122,6 +122,9 @@ class ValidationLines(Callback):
     def on_validation_end(self, trainer, module) -> None:
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
+        spent = {"time/minutes": self.wall.minutes, "time/cpu_minutes": self.cpu.minutes}
+        for logger in trainer.loggers:
+            logger.log_metrics(spent, step=trainer.global_step - 1)  # Lightning counts steps from 0
         metrics = trainer.callback_metrics
         lengths = "  ".join(f"L{n} {float(metrics[f'val/accuracy/L{n}']):.3f}" for n in module.validation_lengths)
         loss = metrics.get("train/loss")
