@@ -160,5 +160,7 @@ def recurrence_inputs(
 
 def rms_ratio(found: Tensor, expected: Tensor) -> float:
     """Root mean square of the error over that of what is expected: one number, scale-free, NaN if anything is."""
+    if found.shape != expected.shape:
+        raise ValueError(f"comparing {tuple(found.shape)} with {tuple(expected.shape)}")
     found, expected = found.detach().double(), expected.detach().double()
     return float((found - expected).norm() / expected.norm().clamp_min(torch.finfo(torch.float32).tiny))

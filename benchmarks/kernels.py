@@ -1,0 +1,358 @@
+"""Speed of the sequence operators against other libraries' CPU forms of the same mathematics.
+
+    python -m benchmarks.kernels [names ...] [--threads 1 2] [--rounds 5] [--length 1024] > results.tsv
+    python -m benchmarks.kernels --chunks [names ...]        ours alone, over chunk sizes
+
+Sizes are those of one layer at B = 8, D = 128, in float32. Competitors run in turn, in process CPU time; medians.
+`peer / ours` above 1 means that ours is faster. A row appears only after its outputs agreed with ours. Peers: the naive
+and chunked functions of flash-linear-attention (FLA) and transformers that run on a CPU, PyTorch's own idioms, and our
+loop over tokens. Where FLA's in-place loop makes autograd quadratic in the length, only the forward pass is timed.
+`executed` is the FLOP per CPU second of all matrix products that ours executes (forward and backward), and `of peak`
+its share of what a large product reaches in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.timing import Timing, in_turn, machine, table
+from kernels import attention_read, causal_attention, leaky_average, linear_recurrence, linear_state, short_conv
+from kernels.testing import CASES, RecurrenceInputs, recurrence_inputs, rms_ratio
+
+BATCH, WIDTH = 8, 128
+ARCHITECTURES = ["retnet", "gla", "mamba2", "deltanet", "gated_deltanet", "rwkv7"]
+CHUNKS = (8, 16, 32, 64, 128)
+HEADER = ["operator", "peer", "threads", "forward", "forward+backward", "ours ms", "peer ms", "spread", "executed"]
+HEADER += ["of peak"]
+TOLERANCE = 2e-4
+
+
+@dataclass
+class Peer:
+    """One competitor."""
+
+    name: str
+    forward: Callable[[], Tensor]
+    trains: bool = True
+
+
+@dataclass
+class Contest:
+    """Ours, its competitors, and what to differentiate by."""
+
+    ours: Callable[[], Tensor]
+    leaves: list[Tensor]
+    peers: list[Peer]
+
+
+def first(call: Callable) -> Callable[[], Tensor]:
+    """The first of what `call` returns."""
+    return lambda: call()[0]
+
+
+def heads_first(function: Callable, *tensors: Tensor, **options) -> Callable[[], Tensor]:
+    """A function over `[B, H, L, *]` called with `[B, L, H, *]`."""
+    return lambda: function(*(x.transpose(1, 2) for x in tensors), **options)[0].transpose(1, 2)
+
+
+# ---- the linear recurrence -------------------------------------------------------------------------------------------
+def recurrence(name: str, length: int) -> Contest:
+    """The recurrence of an architecture, with all peers that compute it."""
+    case = CASES[name]
+    heads = WIDTH // case.width_per_head
+    x = recurrence_inputs(case, batch=BATCH, length=length, heads=heads, with_state=False).leaves(torch.float32)
+    scale = case.key_dim**-0.5
+
+    def ours() -> Tensor:
+        return linear_recurrence(**x.arguments(), scale=scale, min_log_decay=case.lowest)[0]
+
+    loop = Peer("loop over tokens", lambda: linear_recurrence(**x.arguments(), scale=scale, kernel="reference")[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FLA warns that there is no GPU
+        peers = PEERS[name](x, scale)
+    return Contest(ours, x.tensors(), [loop, *peers])
+
+
+def retnet(x: RecurrenceInputs, scale: float) -> list[Peer]:
+    from fla.ops.retention.naive import naive_retention
+    from fla.ops.simple_gla.naive import naive_chunk_simple_gla
+
+    def chunked() -> Tensor:
+        return naive_chunk_simple_gla(x.q, x.k, x.v, x.log_decay.expand(x.v.shape[:3]), scale=scale)[0]
+
+    def retention() -> Tensor:
+        return naive_retention(*(t.transpose(1, 2) for t in (x.q, x.k, x.v))).transpose(1, 2)
+
+    return [Peer("FLA naive_retention", retention), Peer("FLA naive_chunk_simple_gla", chunked)]
+
+
+def gla(x: RecurrenceInputs, scale: float) -> list[Peer]:
+    from fla.ops.gla.naive import naive_recurrent_gla
+
+    return [Peer("FLA naive_recurrent_gla", first(lambda: naive_recurrent_gla(x.q, x.k, x.v, x.log_decay)), False)]
+
+
+def mamba2(x: RecurrenceInputs, scale: float) -> list[Peer]:
+    from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
+
+    scan = inspect.unwrap(mamba2_chunk_scan)
+    minus_one = -torch.ones(x.v.shape[2])
+
+    def peer(chunk: int) -> Peer:
+        # With A = -1 and dt = -log decay, its decays are ours; what it writes is dt * x, so its x is our v over dt.
+        def run() -> Tensor:
+            dt = -x.log_decay
+            return scan(x.v / dt.unsqueeze(-1), dt, minus_one, x.k, x.q, chunk) * scale
+
+        return Peer(f"transformers mamba2_chunk_scan C={chunk}", run)
+
+    return [peer(64), peer(256)]
+
+
+def deltanet(x: RecurrenceInputs, scale: float) -> list[Peer]:
+    from fla.ops.delta_rule.naive import delta_rule_chunkwise, delta_rule_recurrence
+
+    tensors = x.q, x.k, x.v, x.erase
+    return [
+        Peer("FLA delta_rule_chunkwise C=32", heads_first(delta_rule_chunkwise, *tensors, chunk_size=32)),
+        Peer("FLA delta_rule_chunkwise C=64", heads_first(delta_rule_chunkwise, *tensors, chunk_size=64)),
+        Peer("FLA delta_rule_recurrence", heads_first(delta_rule_recurrence, *tensors), False),
+    ]
+
+
+def gated_deltanet(x: RecurrenceInputs, scale: float) -> list[Peer]:
+    from fla.ops.gated_delta_rule.naive import naive_chunk_gated_delta_rule, naive_recurrent_gated_delta_rule
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
+
+    chunked = inspect.unwrap(torch_chunk_gated_delta_rule)
+    arguments = x.q, x.k, x.v, x.log_decay, x.erase
+    recurrent = x.q, x.k, x.v, x.erase, x.log_decay
+    return [
+        Peer("transformers torch_chunk_gated_delta_rule", first(lambda: chunked(*arguments))),
+        Peer("FLA naive_chunk_gated_delta_rule", first(lambda: naive_chunk_gated_delta_rule(*arguments))),
+        Peer(
+            "FLA naive_recurrent_gated_delta_rule", first(lambda: naive_recurrent_gated_delta_rule(*recurrent)), False
+        ),
+    ]
+
+
+def rwkv7(x: RecurrenceInputs, scale: float) -> list[Peer]:
+    from fla.ops.generalized_delta_rule.dplr.naive import dplr_chunkwise, dplr_recurrence
+
+    a, b = x.erase
+    tensors = x.q, x.k, x.v, b, a, x.log_decay
+    return [
+        Peer("FLA dplr_chunkwise C=16", heads_first(dplr_chunkwise, *tensors, chunk_size=16)),
+        Peer("FLA dplr_recurrence", heads_first(dplr_recurrence, *tensors), False),
+    ]
+
+
+PEERS = {f.__name__: f for f in (retnet, gla, mamba2, deltanet, gated_deltanet, rwkv7)}
+
+
+def state_alone(name: str, length: int) -> Contest:
+    """The top layer's shortcut against the whole recurrence, both for the final state."""
+    case = CASES[name]
+    heads = WIDTH // case.width_per_head
+    x = recurrence_inputs(case, batch=BATCH, length=length, heads=heads, with_state=False).leaves(torch.float32)
+    arguments = x.arguments()
+    q = arguments.pop("q")
+
+    def whole() -> Tensor:
+        return linear_recurrence(q, **arguments, min_log_decay=case.lowest)[1]
+
+    def ours() -> Tensor:
+        return linear_state(**arguments, min_log_decay=case.lowest)
+
+    return Contest(ours, x.tensors()[1:], [Peer("whole recurrence", whole)])
+
+
+# ---- the other operators ---------------------------------------------------------------------------------------------
+def convolution(length: int) -> Contest:
+    """As many channels as q, k and v together."""
+    x = torch.randn(BATCH, length, 3 * WIDTH, requires_grad=True)
+    weight = torch.randn(3 * WIDTH, 4, requires_grad=True)
+
+    def conv1d() -> Tensor:
+        y = F.conv1d(x.transpose(1, 2), weight.unsqueeze(1), padding=3, groups=3 * WIDTH)
+        return F.silu(y[..., :length]).transpose(1, 2)
+
+    return Contest(
+        lambda: short_conv(x, weight, activation="silu")[0],
+        [x, weight],
+        [
+            Peer("conv1d with padding", conv1d),
+            Peer("loop over tokens", lambda: short_conv(x, weight, activation="silu", kernel="reference")[0]),
+        ],
+    )
+
+
+def attention(length: int) -> Contest:
+    q, k, v = (torch.randn(BATCH, length, WIDTH // 16, 16, requires_grad=True) for _ in range(3))
+    return Contest(
+        lambda: causal_attention(q, k, v),
+        [q, k, v],
+        [Peer("explicit softmax", lambda: causal_attention(q, k, v, kernel="reference"))],
+    )
+
+
+def reading(length: int) -> Contest:
+    q, k, v = (torch.randn(BATCH, 32, WIDTH // 16, 16, requires_grad=True) for _ in range(3))
+    past = [torch.randn(BATCH, length, WIDTH // 16, 16, requires_grad=True) for _ in range(2)]
+    return Contest(
+        lambda: attention_read(q, k, v, *past),
+        [q, k, v, *past],
+        [Peer("explicit softmax", lambda: attention_read(q, k, v, *past, kernel="reference"))],
+    )
+
+
+def leaky(length: int) -> Contest:
+    heads = WIDTH // 16
+    x = torch.randn(BATCH, length, heads, 16, requires_grad=True)
+    log_decay = (-torch.linspace(0.5, 5, heads)).requires_grad_()
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+
+    def whole_table() -> Tensor:
+        exponents = (log_decay[:, None, None] * distance.clamp_min(0)).masked_fill(distance < 0, -math.inf)
+        return (exponents.exp() @ x.transpose(1, 2)).transpose(1, 2)
+
+    return Contest(
+        lambda: leaky_average(x, log_decay)[0],
+        [x, log_decay],
+        [
+            Peer("table of all pairs", whole_table),
+            Peer("loop over tokens", lambda: leaky_average(x, log_decay, kernel="reference")[0]),
+        ],
+    )
+
+
+CONTESTS: dict[str, Callable[[int], Contest]] = {
+    **{name: lambda length, name=name: recurrence(name, length) for name in ARCHITECTURES},
+    **{f"{name} state": lambda length, name=name: state_alone(name, length) for name in ARCHITECTURES},
+    "short_conv": convolution,
+    "attention": attention,
+    "attention_read": reading,
+    "leaky_average": leaky,
+}
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+def training(forward: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[[], object]:
+    """Forward and backward, from a fixed gradient of the outputs."""
+    gradient = torch.randn(forward().shape, generator=torch.Generator().manual_seed(1))
+    return lambda: torch.autograd.grad(forward(), leaves, gradient, allow_unused=True)
+
+
+def without_gradients(forward: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        with torch.no_grad():
+            return forward()
+
+    return run
+
+
+def agree(contest: Contest) -> None:
+    """Stop unless every peer's outputs are ours."""
+    expected = without_gradients(contest.ours)()
+    for peer in contest.peers:
+        error = rms_ratio(without_gradients(peer.forward)(), expected)
+        if not error < TOLERANCE:
+            raise SystemExit(f"{peer.name}: outputs differ from ours by {error:.1e} (RMS), more than {TOLERANCE}")
+
+
+def peak_of(timing: Timing, size: int) -> float:
+    return 2 * size**3 / timing.median
+
+
+def rows(name: str, contest: Contest, rounds: int, repeats: int) -> list[list[object]]:
+    """One row per peer."""
+    agree(contest)
+    a = torch.randn(512, 512)
+    calls = {"ours": contest.ours, **{peer.name: peer.forward for peer in contest.peers}}
+    forward = {label: without_gradients(call) for label, call in calls.items()}
+    trained = {label: training(call, contest.leaves) for label, call in calls.items() if label == "ours"}
+    trained |= {p.name: training(p.forward, contest.leaves) for p in contest.peers if p.trains}
+    with FlopCounterMode(display=False) as counter:
+        trained["ours"]()
+    forward_times = in_turn(forward, rounds, repeats)
+    times = in_turn({**trained, "matmul": lambda: a @ a}, rounds, repeats)
+    ours = times["ours"]
+    executed = counter.get_total_flops() / ours.median
+    result = []
+    for peer in contest.peers:
+        both = times.get(peer.name)
+        forward_ratio = forward_times[peer.name].median / forward_times["ours"].median
+        result.append(
+            [
+                name,
+                peer.name,
+                torch.get_num_threads(),
+                f"{forward_ratio:.2f}",
+                f"{both.median / ours.median:.2f}" if both else "-",
+                f"{forward_times['ours'].median * 1e3:.1f} / {ours.median * 1e3:.1f}",
+                f"{forward_times[peer.name].median * 1e3:.1f} / {both.median * 1e3 if both else math.nan:.1f}",
+                f"{ours.spread:.0%}",
+                f"{executed / 1e9:.1f} GFLOP/s",
+                f"{executed / peak_of(times['matmul'], 512):.0%}",
+            ]
+        )
+    return result
+
+
+def chunk_rows(name: str, length: int, rounds: int, repeats: int) -> list[list[object]]:
+    """Ours over chunk sizes: forward, forward and backward, in milliseconds."""
+    case = CASES[name]
+    heads = WIDTH // case.width_per_head
+    x = recurrence_inputs(case, batch=BATCH, length=length, heads=heads, with_state=False).leaves(torch.float32)
+
+    def run(chunk: int) -> Callable[[], Tensor]:
+        return lambda: linear_recurrence(**x.arguments(), chunk=chunk, min_log_decay=case.lowest)[0]
+
+    forward = in_turn({str(c): without_gradients(run(c)) for c in CHUNKS}, rounds, repeats)
+    both = in_turn({str(c): training(run(c), x.tensors()) for c in CHUNKS}, rounds, repeats)
+    return [
+        [name, c, torch.get_num_threads(), f"{forward[c].median * 1e3:.1f}", f"{both[c].median * 1e3:.1f}"]
+        for c in forward
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help=f"some of: {', '.join(CONTESTS)}; all by default")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--chunks", action="store_true", help="compare chunk sizes instead of peers")
+    arguments = parser.parse_args()
+    names = arguments.names or (ARCHITECTURES if arguments.chunks else list(CONTESTS))
+    if unknown := set(names) - set(CONTESTS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(CONTESTS)}")
+    print(f"# {machine()}, B = {BATCH}, L = {arguments.length}, D = {WIDTH}, float32")
+    print(
+        table(["operator", "chunk", "threads", "forward ms", "forward+backward ms"] if arguments.chunks else HEADER, [])
+    )
+    for threads in arguments.threads:
+        torch.set_num_threads(threads)
+        for name in names:
+            if arguments.chunks:
+                found = chunk_rows(name, arguments.length, arguments.rounds, arguments.repeats)
+            else:
+                contest = CONTESTS[name](arguments.length)
+                found = rows(name, contest, arguments.rounds, arguments.repeats)
+            for row in found:
+                print(table([], [row]).strip(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
