@@ -1,11 +1,13 @@
 """The price list: `python -m flops` prints what every backbone costs, which budget admits it, and why.
 
-python -m flops --L 2048,4096                 costs and budgets of all backbones at D = 64 and 128
-python -m flops --backbone gla --terms        the matrix products behind one price
-python -m flops --state                       size of the state, and what it saves
-python -m flops --formulas --markdown         closed forms, read off the terms
-python -m flops --backbone gla --check        count the step and compare; exit status 1 when something differs
-python -m flops --json | --csv | --tsv        raw values, in FLOPs and bytes
+    python -m flops --L 2048,4096                 costs and budgets of all backbones at D = 64 and 128
+    python -m flops --backbone gla --terms        the matrix products behind one price
+    python -m flops --state                       size of the state, and what it saves
+    python -m flops --formulas --markdown         closed forms, read off the terms
+    python -m flops --backbone gla --check        count the step and compare; exit status 1 when something differs
+    python -m flops --docs docs/flops.md          write the tables of a document again
+
+Each but the last two also as `--json`, `--csv` or `--tsv`: raw values, in FLOPs and bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import sys
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -71,6 +75,7 @@ def arguments(argv: Sequence[str] | None) -> tuple[argparse.ArgumentParser, argp
     what.add_argument("--state", action="store_true", help="what the state holds and saves")
     what.add_argument("--formulas", action="store_true", help="closed forms in D and T")
     what.add_argument("--check", action="store_true", help="compare what is declared with what the step executes")
+    what.add_argument("--docs", type=Path, help="a document whose generated tables to write again")
     form = parser.add_mutually_exclusive_group()
     for name, meaning in (
         ("json", "raw values as JSON"),
@@ -154,6 +159,17 @@ def tables(chosen: Sequence[str], options: argparse.Namespace) -> list[Table]:
     return [cost_table(rows, queries), tier_table(at_tier)]
 
 
+def generated(text: str) -> str:
+    """A document with what stands between `<!-- python -m flops ... -->` and `<!-- end -->` written again."""
+
+    def block(found: re.Match[str]) -> str:
+        options = arguments(found[1].split())[1]
+        new = "\n\n".join(table.markdown() for table in tables(options.backbone or available(), options))
+        return f"<!-- python -m flops {found[1]} -->\n\n{new}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- python -m flops (.*?) -->.*?<!-- end -->", block, text, flags=re.DOTALL)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, 1 when a check fails, 2 when the command is wrong."""
     parser, options = arguments(argv)
@@ -163,11 +179,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = [lookup(name).name for name in options.backbone] or available()
         if options.check:
             return 1 if check(chosen, options.d) else 0
+        if options.docs:
+            options.docs.write_text(generated(options.docs.read_text()))
+            return 0
         show(tables(chosen, options), options.form)
-    except (ValueError, ImportError) as error:
+    except (ValueError, NotImplementedError, ImportError, OSError) as error:
         parser.error(str(error))
     return 0
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # one stream at a time: threads would only wait for each other
     sys.exit(main())

@@ -1,8 +1,8 @@
 """Closed forms read off the terms: the polynomial in D and T that the printed numbers are values of.
 
 A dimension of a term is taken for a constant when it is the same at all widths that are shown, for a multiple of D when
-it grows in proportion, at a few wider widths too, and is otherwise shown as its values, `[256, 512]`: the hidden width
-of a SwiGLU, which is rounded up to a multiple of 256, or a rank.
+it grows in proportion, at wider widths too, and is otherwise shown as its values, `[256, 512]`: the hidden width of a
+SwiGLU, which is rounded up to a multiple of 256, or a rank.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def closed_form(price_at: Callable[[int], Price], widths: Sequence[int] = (64, 1
 
     Args:
         price_at: width -> price, of the same terms in the same order.
-        widths: those at which the formula must hold; at least two.
+        widths: those at which the formula must hold.
     """
     every = list(zip(*(price_at(width).terms for width in (*widths, *PROBES)), strict=True))
     layers: dict[int | None, Form] = {}
@@ -52,7 +52,7 @@ def _add(form: Form, terms: Sequence[Term], widths: Sequence[int]) -> None:
     coefficient, exponent, irregular = Fraction(2), 0, []
     for values in zip(*((term.times, *term.shape) for term in terms), strict=True):
         shown = values[: len(widths)]
-        if len(set(shown)) == 1:
+        if len(set(shown if len(shown) > 1 else values)) == 1:
             coefficient *= shown[0]
         elif len({Fraction(v, w) for v, w in zip(values, (*widths, *PROBES), strict=True)}) == 1:
             coefficient *= Fraction(shown[0], widths[0])

@@ -13,7 +13,7 @@ from .tables import Column, Table
 from .terms import Price, write_product
 
 TIERS = (1_750e6, 10_000e6, 30_000e6)
-"""Budgets in FLOPs per answer (ECCBench, section 5), for one query after a stream of TIER_LENGTH."""
+"""Budgets in FLOPs per answer (ECCBench, Figure 10), for one query after a stream of TIER_LENGTH."""
 TIER_LENGTH = 4096
 BITS_PER_SYMBOL = 4
 """A symbol of the stream is one of 16."""

@@ -24,9 +24,10 @@ from torch import Tensor, nn
 
 from ..terms import Term
 from .lint import Hidden
+from .match import Item, total, unmatched
 from .products import Count, Product, count
 
-EDGES = (1, 2, 3, 16, 17, 18, 33, 128, 129, 130, 256, 257, 384, 385, 512, 513, 1536, 1537, 1538, 2048, 2049)
+EDGES = (1, 2, 3, 16, 17, 18, 128, 129, 130, 256, 257, 385, 512, 513, 1536, 1537, 2049)
 """Tokens, counted from 1, around the edges of convolutions, windows of 16, mini-batches and blocks of 128 and 256."""
 
 
@@ -131,64 +132,22 @@ def explain(
     """
     what, text = [], []
     for side, kinds in (("weights", ("weight", "rerun")), ("state", ("state", "pair"))):
-        declared = [(term, term.at(token)) for term in terms if term.kind in kinds]
-        counted = [(p, p.flops) for p in products if (p.parameter in weights) == ("weight" in kinds)]
-        executed = _sum(counted)
-        if executed in (_sum(declared), _sum([item for item in declared if item[0].label not in charged_anyway])):
+        of_side = [term for term in terms if term.kind in kinds]
+        declared = [Item(term.label, str(term), term.at(token), term.shape) for term in of_side]
+        without = [item for item in declared if item.name not in charged_anyway]
+        counted = [
+            Item(p.parameter or p.op, str(p), p.flops, p.shape)
+            for p in products
+            if (p.parameter in weights) == ("weight" in kinds)
+        ]
+        if total(counted) in (total(declared), total(without)):
             continue
         left, right = unmatched(declared, counted)
-        what += [term.label for term, _ in left] + [product.parameter or product.op for product, _ in right]
-        text.append(f"products with {side}: declared {_sum(declared):,} FLOPs, counted {executed:,}")
-        text += [f"declared, not counted: {term} = {flops:,} FLOPs" for term, flops in left]
-        text += [f"counted, not declared: {product} = {flops:,} FLOPs" for product, flops in right]
+        what += [item.name for item in (*left, *right)]
+        text.append(f"products with {side}: declared {total(declared):,} FLOPs, counted {total(counted):,}")
+        text += [f"declared, not counted: {item.text} = {item.amount:,} FLOPs" for item in left]
+        text += [f"counted, not declared: {item.text} = {item.amount:,} FLOPs" for item in right]
     return Difference(tuple(what), "\n  ".join(text)) if text else None
-
-
-def unmatched(left: list[tuple[Any, int]], right: list[tuple[Any, int]]) -> tuple[list, list]:
-    """Take away equal amounts: one against one, then one against several (a term may be split, a matrix fused)."""
-    left, right = ([item for item in side if item[1]] for side in (left, right))
-    for item in sorted(left, key=_same_shape_first(right)):
-        partner = next((r for r in right if r[1] == item[1] and _shape(r) == _shape(item)), None)
-        partner = partner or next((r for r in right if r[1] == item[1]), None)
-        if partner:
-            _remove(left, [item])
-            _remove(right, [partner])
-    for one, many in ((left, right), (right, left)):
-        for item in sorted(one, key=lambda pair: -pair[1]):
-            parts = _subset(many, item[1])
-            if parts:
-                _remove(one, [item])
-                _remove(many, parts)
-    return left, right
-
-
-def _sum(items: Sequence[tuple[Any, int]]) -> int:
-    return sum(amount for _, amount in items)
-
-
-def _shape(item: tuple[Any, int]) -> Any:
-    return getattr(item[0], "shape", None)
-
-
-def _same_shape_first(others: list[tuple[Any, int]]):
-    shapes = {_shape(item) for item in others}
-    return lambda item: _shape(item) not in shapes
-
-
-def _remove(items: list[tuple[Any, int]], parts: list[tuple[Any, int]]) -> None:
-    for part in parts:
-        del items[next(i for i, item in enumerate(items) if item is part)]
-
-
-def _subset(items: list[tuple[Any, int]], total: int) -> list[tuple[Any, int]]:
-    """The fewest items that sum to `total`; empty if none do."""
-    reach: dict[int, list] = {0: []}
-    for item in items:
-        for amount, parts in list(reach.items()):
-            new = amount + item[1]
-            if new <= total and (new not in reach or len(reach[new]) > len(parts) + 1):
-                reach[new] = [*parts, item]
-    return reach.get(total, [])
 
 
 def _weights(memory: Any, declared: Sequence[Sequence[Term]]) -> Iterator[str]:
@@ -201,11 +160,14 @@ def _weights(memory: Any, declared: Sequence[Sequence[Term]]) -> Iterator[str]:
             yield f"layer {i}: not_matrices names {', '.join(unknown)}; the parameters are {', '.join(parameters)}"
         own = {name: p for name, p in matrices(layer).items() if id(p) not in seen}
         seen |= {id(p) for p in own.values()}
-        weights = [(term, term.weights) for term in terms]
-        entries = [(f"{name} {list(p.shape)}", p.numel()) for name, p in own.items()]
-        if _sum(weights) != _sum(entries):
-            left, right = unmatched(weights, entries)
-            text = [f"layer {i}: weight terms declare {_sum(weights):,} entries, matrices hold {_sum(entries):,}"]
-            text += [f"declared, not held: {term} = {n:,} entries" for term, n in left]
-            text += [f"held, not declared: {name}; add a term, or name it in not_matrices" for name, _ in right]
+        weights = [Item(term.label, str(term), term.weights, term.shape) for term in terms]
+        held = [
+            Item(name, f"{name} {list(p.shape)}", p.numel(), (1, p.shape[-1], p[..., 0].numel()))
+            for name, p in own.items()
+        ]
+        if total(weights) != total(held):
+            left, right = unmatched(weights, held)
+            text = [f"layer {i}: weight terms declare {total(weights):,} entries, matrices hold {total(held):,}"]
+            text += [f"declared, not held: {item.text} = {item.amount:,} entries" for item in left]
+            text += [f"held, not declared: {item.text}; add a term, or name it in not_matrices" for item in right]
             yield "\n  ".join(text)
