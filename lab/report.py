@@ -3,7 +3,7 @@
 A run's own evaluation lands in its `eval/`, a comparison of several in `outputs/compare-...`:
 
     responses-<plan>-<weights>.parquet   one row per question, beside the run
-    metrics.json, metrics.tsv            every number with its 95 % interval
+    metrics.json, metrics.parquet        every number with its 95 % interval
     figures/*.png, *.svg                 the figures of the report
     report.html                          one self-contained page
 """
@@ -11,20 +11,20 @@ A run's own evaluation lands in its `eval/`, a comparison of several in `outputs
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-import polars as pl
 import torch
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from backbones.run import Run, find_runs, replacing
+from backbones.run import Run, find_runs
 from scoring import read_tables
 from scoring.comparisons import CellScore
 from scoring.figures import save_figures
+from scoring.output import save_metrics
 from scoring.report import write_report
 from scoring.summary import Scores, Settings, score
 from scoring.wandb_log import log_scores
@@ -103,26 +103,21 @@ def write_everything(cfg: DictConfig, runs: list[Run], scores: Scores) -> Path:
     else:
         digest = hashlib.sha256(" ".join(run.name for run in runs).encode()).hexdigest()[:6]
         out = Path(cfg.outputs) / f"compare-{len(runs)}-{digest}"
-    out.mkdir(parents=True, exist_ok=True)
-    rows = scores.rows()
-    with replacing(out / "metrics.json") as temporary:
-        temporary.write_text(
-            json.dumps({"metrics": rows, "provenance": scores.provenance}, indent=1, default=str) + "\n"
-        )
-    with replacing(out / "metrics.tsv") as temporary:
-        pl.DataFrame(rows, infer_schema_length=None).write_csv(temporary, separator="\t")
+    _, metrics = save_metrics(scores, out)
     for table in summaries(scores):
         Console(width=None if sys.stdout.isatty() else 160).print(table)
     if cfg.report:
         save_figures(scores, out / "figures", tuple(cfg.figures))
         print(f"report: {write_report(scores, out / 'report.html')}")
     if cfg.logger.wandb != "off":
+        if not find_spec("wandb"):
+            raise UsageError(f"logger.wandb={cfg.logger.wandb} needs W&B: pip install 'ecclab[wandb]'")
         ids = log_scores(
             scores, out, cfg.logger.project, cfg.logger.group or "evaluation", tuple(cfg.logger.tags), cfg.logger.wandb,
             report=out / "report.html" if cfg.report else None,
         )  # fmt: skip
         print(f"W&B runs: {', '.join(ids)} (offline ones lie in {out / 'wandb'}; `wandb sync` sends them)")
-    print(f"metrics: {out / 'metrics.tsv'}")
+    print(f"metrics: {metrics}")
     return out
 
 
@@ -149,5 +144,5 @@ def _cell(cell: CellScore | None) -> str:
     if cell is None:
         return ""
     accuracy, recall, specificity = (cell.estimates[name, ""] for name in ("accuracy", "recall", "specificity"))
-    interval = f"[{accuracy.low:.3f}, {accuracy.high:.3f}]"
-    return f"{accuracy.value:.3f} {interval}\n{recall.value:.2f} / {specificity.value:.2f}"
+    interval = "" if accuracy.low is None else f" [{accuracy.low:.3f}, {accuracy.high:.3f}]"
+    return f"{accuracy.value:.3f}{interval}\n{recall.value:.2f} / {specificity.value:.2f}"

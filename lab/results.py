@@ -43,8 +43,7 @@ def about(run: Run) -> dict[str, object]:
 
 def collect(folder: Path, runs: list[Run], metrics: Path) -> None:
     """Write runs.tsv, learning.tsv and metrics.tsv of some runs and their evaluation."""
-    scores = pl.read_csv(metrics, separator="\t", infer_schema_length=None, schema_overrides={"arm": pl.String})
-    scores = scores.filter(pl.col("metric").is_in(PER_CELL) & pl.col("slice").is_null())
+    scores = pl.read_parquet(metrics).filter(pl.col("metric").is_in(PER_CELL) & (pl.col("slice") == ""))
     kept = [
         "system",
         "architecture",
@@ -107,7 +106,7 @@ def main() -> int:
     collecting = commands.add_parser("collect", help="run folders -> committed tables")
     collecting.add_argument("folder", type=Path)
     collecting.add_argument("runs", nargs="+", type=Path)
-    collecting.add_argument("--metrics", type=Path, required=True, help="metrics.tsv of their common evaluation")
+    collecting.add_argument("--metrics", type=Path, required=True, help="metrics.parquet of their common evaluation")
     writing = commands.add_parser("readme", help="committed tables -> README.md")
     writing.add_argument("--check", action="store_true", help="change nothing; exit 1 when README.md is out of date")
     arguments = parser.parse_args()

@@ -116,7 +116,7 @@ def test_several_runs_are_compared(run_script, run):
     assert code == 0, err
     assert "small" in out
     assert "other" in out
-    assert list(run.path.parent.glob("compare-2-*/metrics.tsv"))
+    assert list(run.path.parent.glob("compare-2-*/metrics.parquet"))
     assert list(other.evaluation.glob("responses-*.parquet"))
 
 
