@@ -10,12 +10,16 @@ Every reference computes the same numbers, which is checked before anything is t
     compressive_transformer  a layer; block by block, keys and values of all slots projected again for every block
 
 Ratios are reference over ours in process CPU time, medians of alternating rounds, float32. Above 1 ours is faster.
+Threads wait asleep (OMP_WAIT_POLICY), so that on a busy machine two of them count work and not waiting for each other.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch starts its threads
 
 import torch
 import torch.nn.functional as F
@@ -204,7 +208,8 @@ def check(ours: Callable[[], Tensor], reference: Callable[[], Tensor], leaves: l
             raise ArithmeticError(f"the reference computes something else: RMS ratio {error:.1e}")
 
 
-def measure(name: str, length: int, rounds: int, threads: list[int]) -> list[list[object]]:
+def measure(name: str, length: int, rounds: int, threads: list[int]) -> Iterator[list[object]]:
+    """One row per number of threads and pass."""
     torch.manual_seed(0)
     ours, reference, leaves = CASES[name](length)
     check(ours, reference, leaves)
@@ -216,16 +221,14 @@ def measure(name: str, length: int, rounds: int, threads: list[int]) -> list[lis
     def both(call: Callable[[], Tensor]) -> None:
         torch.autograd.grad(call().square().sum(), leaves)
 
-    rows = []
     for count in threads:
         torch.set_num_threads(count)
         for label, run in (("forward", forward), ("forward + backward", both)):
             calls = {"ours": lambda run=run: run(ours), "reference": lambda run=run: run(reference)}
             times = in_turn(calls, rounds, repeats=1)
             a, b = times["ours"], times["reference"]
-            rows.append([name, length, count, label, f"{b.median / a.median:.2f}", f"{1e3 * a.median:.1f}",
-                         f"{1e3 * b.median:.1f}", f"{max(a.spread, b.spread):.2f}"])  # fmt: skip
-    return rows
+            yield [name, length, count, label, f"{b.median / a.median:.2f}", f"{1e3 * a.median:.1f}",
+                   f"{1e3 * b.median:.1f}", f"{max(a.spread, b.spread):.2f}"]  # fmt: skip
 
 
 def main() -> None:
@@ -238,9 +241,11 @@ def main() -> None:
     unknown = [name for name in args.names if name not in CASES]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(CASES)}")
-    rows = [row for name in args.names for row in measure(name, args.length, args.rounds, args.threads)]
     print(f"# {machine()}; B = {BATCH}, D = {WIDTH}, float32, process CPU time")
-    print(table(HEADER, rows))
+    print(table(HEADER, []), flush=True)
+    for name in args.names:
+        for row in measure(name, args.length, args.rounds, args.threads):
+            print("\t".join(str(cell) for cell in row), flush=True)
 
 
 if __name__ == "__main__":
