@@ -145,6 +145,7 @@ class MoM(MemoryLayer):
     def __init__(self, width: int, config: Config, index: int = 0, depth: int = 3):
         super().__init__(width, config, index, depth)
         self.heads, self.head_dim = count_heads(width, config.head_dim), config.head_dim
+        self.free_products = {f"contraction over {config.chosen}": "the weighted sum of the readouts, a gate"}
         self.mixer_norm = norm(width)
         self.sizes = [width, 3 * width, self.heads, self.heads]  # output gate; q, k, v; beta; decay
         self.project = nn.Linear(width, sum(self.sizes), bias=False)
@@ -199,7 +200,7 @@ class MoM(MemoryLayer):
         return self.head_dim**-0.5
 
     def _mix(self, o_BLkHV: Tensor, weight_BLk: Tensor, o_shared: Tensor) -> Tensor:
-        return (wide(o_BLkHV) * weight_BLk[..., None, None]).sum(-3) + o_shared
+        return sum((wide(o_BLkHV) * weight_BLk[..., None, None]).unbind(-3), start=o_shared)
 
     # ---- the memory --------------------------------------------------------------------------------------------------
     def write(self, x_BLD: Tensor, state: MoMState, outputs: bool = True) -> tuple[Tensor | None, MoMState]:
