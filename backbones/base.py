@@ -50,6 +50,9 @@ class MemoryLayer(nn.Module):
     not_able: ClassVar[dict[str, str]] = {}
     """Contract tests that this layer cannot pass, each with the reason; the suite prints them."""
 
+    not_matrices: ClassVar[dict[str, str]] = {}
+    """Parameters with several axes that are no matrix of a weight term, each with what it is instead."""
+
     def __init__(self, width: int, config: Config, index: int = 0, depth: int = 3):
         super().__init__()
         self.width, self.config, self.index, self.depth = width, config, index, depth

@@ -41,7 +41,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -97,6 +97,8 @@ class Compression(nn.Linear):
 @register("compressive_transformer")
 class CompressiveTransformer(MemoryLayer):
     """Attention over memory and block, then a feed-forward layer, both gated."""
+
+    not_matrices: ClassVar = {"positions": "a vector per distance, read once per pair"}
 
     @dataclass(frozen=True)
     class Config:

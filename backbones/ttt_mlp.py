@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +68,11 @@ class TTTState(State):
 @register("ttt_mlp")
 class TTTMLP(MemoryLayer):
     """Pre-norm block: window attention, fast-weight MLP, MLP."""
+
+    not_matrices: ClassVar = {
+        **dict.fromkeys(("W1", "b1", "W2", "b2"), "fast weights before the first token: state"),
+        **dict.fromkeys(("inner_norm_weight", "inner_norm_bias"), "one vector per head"),
+    }
 
     @dataclass(frozen=True)
     class Config:

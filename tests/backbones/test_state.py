@@ -52,12 +52,13 @@ def test_anything_else_is_refused():
 
 @pytest.mark.parametrize("name", available())
 def test_a_state_survives_saving(name):
-    memory = build(name)
+    memory = build(name).double()
     with torch.no_grad():
-        _, state = memory.write(torch.randn(2, 20, 64), outputs=False)
+        _, state = memory.write(torch.randn(2, 20, 64).double(), outputs=False)
         tensors = {key: tensor.contiguous() for key, tensor in state.tensors().items()}
         saved = load(save({key: tensor.clone() for key, tensor in tensors.items()}))
         order = iter(tensors)
         restored = state.map(lambda _: saved[next(order)])
-        q = torch.randn(2, 3, 64)
-        assert torch.equal(memory.read(q, restored), memory.read(q, state))
+        q = torch.randn(2, 3, 64).double()
+        # To rounding: an expanded tensor comes back dense, and products of other strides may add in another order.
+        torch.testing.assert_close(memory.read(q, restored), memory.read(q, state), rtol=1e-12, atol=1e-12)
