@@ -53,6 +53,9 @@ class MemoryLayer(nn.Module):
     not_matrices: ClassVar[dict[str, str]] = {}
     """Parameters with several axes that are no matrix of a weight term, each with what it is instead."""
 
+    charged_anyway: ClassVar[dict[str, str]] = {}
+    """Labels of terms that the paper charges where `step` executes nothing, each with the reason."""
+
     def __init__(self, width: int, config: Config, index: int = 0, depth: int = 3):
         super().__init__()
         self.width, self.config, self.index, self.depth = width, config, index, depth

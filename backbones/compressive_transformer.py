@@ -100,6 +100,10 @@ class CompressiveTransformer(MemoryLayer):
 
     not_matrices: ClassVar = {"positions": "a vector per distance, read once per pair"}
 
+    charged_anyway: ClassVar = {
+        "long-term: gated update": "the first one only stores, the paper charges it like the rest"
+    }
+
     @dataclass(frozen=True)
     class Config:
         head_dim: int = 16
