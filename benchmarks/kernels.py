@@ -71,6 +71,8 @@ def recurrence(name: str, length: int) -> Contest:
     case = CASES[name]
     heads = WIDTH // case.width_per_head
     x = recurrence_inputs(case, batch=BATCH, length=length, heads=heads, with_state=False).leaves(torch.float32)
+    if case.gate == "constant":
+        x.log_decay = x.log_decay.detach()  # a buffer, not a parameter
     scale = case.key_dim**-0.5
 
     def ours() -> Tensor:
@@ -80,7 +82,7 @@ def recurrence(name: str, length: int) -> Contest:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FLA warns that there is no GPU
         peers = PEERS[name](x, scale)
-    return Contest(ours, x.tensors(), [loop, *peers])
+    return Contest(ours, [t for t in x.tensors() if t.requires_grad], [loop, *peers])
 
 
 def retnet(x: RecurrenceInputs, scale: float) -> list[Peer]:

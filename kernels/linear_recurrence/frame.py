@@ -19,7 +19,8 @@ Three kinds:
   `exp(c_i - m) * exp(m - c_j)` with `m` the sum up to the chunk's middle. One of the two exceeds 1, by as much as the
   channel decays over half a chunk, so the chunk must be short enough (`chunked.py` sees to that).
 
-None stands for 1. Layouts as in `tiles.py`.
+None stands for 1. Layouts and letters as in `tiles.py`; a constant gate is the same for all streams, and so are its
+`start`, `end` and `pair`, with 1 for `B`.
 """
 
 from __future__ import annotations
@@ -29,64 +30,71 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.linear_recurrence.tiles import blocks
+from kernels.linear_recurrence.tiles import swap
 
 
 @dataclass
 class Frame:
     """See the module's docstring."""
 
-    start: Tensor | None = None  # natural [B, N, C, H, K or 1]
-    end: Tensor | None = None  # natural [B, N, C, H, K or 1]
-    pair: Tensor | None = None  # blocks [N, B, H, C, C], zero above the diagonal
-    entry: Tensor | None = None  # [N, B, H, K, 1]
-    exit: Tensor | None = None  # [N, B, H, K, 1]
-    total: Tensor | None = None  # [N, B, H, K or 1, 1]
+    start: Tensor | None = None  # natural [B or 1, N, C, H, K or 1]
+    end: Tensor | None = None  # natural [B or 1, N, C, H, K or 1]
+    pair: Tensor | None = None  # [N, B or 1, H, C, C], zero above the diagonal
+    entry: Tensor | None = None  # [N, G, K, 1]
+    exit: Tensor | None = None  # [N, G, K, 1]
+    total: Tensor | None = None  # [N, G, K or 1, 1]
 
-    def weigh_(self, scores: Tensor, strict: bool = False) -> Tensor:
-        """Put the pair weights and the causal mask on `[N, B, H, C, C]` in place."""
+    def weigh_(self, scores: Tensor, lead: tuple[int, int, int], strict: bool = False) -> Tensor:
+        """Put the pair weights and the causal mask on `[N B H, C, C]` in place; `lead` is `(N, B, H)`."""
         if self.pair is None:
             return scores.tril_(-strict)
-        scores *= self.pair
+        scores.unflatten(0, lead).mul_(self.pair)
         return scores.tril_(-1) if strict else scores
 
 
-def frame(log_decay: Tensor | None, factorise: bool = False) -> Frame:
-    """The frame of chunks whose log decays are natural, `[B, N, C, H]` or `[B, N, C, H, K]`.
+def frame(log_decay: Tensor | None, batch: int, factorise: bool = False) -> Frame:
+    """The frame of chunks whose log decays are natural, `[B or 1, N, C, H]` or `[B, N, C, H, K]`.
 
-    `factorise`: treat a gate per head as one per channel, for callers that want no pair weights.
+    Args:
+        log_decay: the gate, or None.
+        batch: `B`.
+        factorise: treat a gate per head as one per channel, for callers that want no pair weights.
     """
     if log_decay is None:
         return Frame()
     if log_decay.ndim == 5:
-        return _channel_frame(log_decay)
-    return _channel_frame(log_decay.unsqueeze(-1)) if factorise else _head_frame(log_decay)
+        return _channel_frame(log_decay, batch)
+    return _channel_frame(log_decay.unsqueeze(-1), batch) if factorise else _head_frame(log_decay, batch)
 
 
-def _head_frame(log_decay: Tensor) -> Frame:
+def _head_frame(log_decay: Tensor, batch: int) -> Frame:
     # Summed in float64, kept as two numbers of the core's dtype: after a strong decay has pushed the sum to -1000, the
     # difference of two float32 sums would be off by 1e-4.
     exact = log_decay.double().cumsum(2)
     c = exact.to(log_decay.dtype)
-    rest = (exact - c).to(log_decay.dtype)
-    c_blocks, rest_blocks = blocks(c), blocks(rest)
+    c_blocks, rest = swap(c).contiguous(), swap((exact - c).to(log_decay.dtype)).contiguous()
     pair = c_blocks.unsqueeze(-1) - c_blocks.unsqueeze(-2)
-    pair.add_(rest_blocks.unsqueeze(-1)).sub_(rest_blocks.unsqueeze(-2))
+    pair.add_(rest.unsqueeze(-1)).sub_(rest.unsqueeze(-2))
     end = (exact[:, :, -1:] - exact).to(c.dtype)
     return Frame(
         start=c.exp().unsqueeze(-1),
         end=end.exp_().unsqueeze(-1),
         pair=pair.clamp_max_(0).exp_().tril_(),
-        total=c[:, :, -1].transpose(0, 1)[..., None, None].exp(),
+        total=_per_state(c[:, :, -1].exp().unsqueeze(-1), batch),
     )
 
 
-def _channel_frame(log_decay: Tensor) -> Frame:
+def _channel_frame(log_decay: Tensor, batch: int) -> Frame:
     c = log_decay.cumsum(2)
     middle, last = c[:, :, c.shape[2] // 2], c[:, :, -1]  # [B, N, H, K]
     start = (c - middle.unsqueeze(2)).exp_()
-    entry, exit, total = (x.transpose(0, 1).unsqueeze(-1).exp() for x in (middle, last - middle, last))
+    entry, exit, total = (_per_state(x.exp(), batch) for x in (middle, last - middle, last))
     return Frame(start=start, end=start.reciprocal(), entry=entry, exit=exit, total=total)
+
+
+def _per_state(factor: Tensor, batch: int) -> Tensor:
+    """`[B or 1, N, H, K]` to `[N, G, K, 1]`."""
+    return factor.transpose(0, 1).expand(-1, batch, -1, -1).flatten(1, 2).unsqueeze(-1)
 
 
 def scaled(x: Tensor, factor: Tensor | None) -> Tensor:
@@ -98,15 +106,16 @@ def before(f: Frame) -> Tensor | None:
     """`start` for rows that read the state before their token: without that token's own decay."""
     if f.start is None:
         return None
-    first = f.entry.squeeze(-1).transpose(0, 1).unsqueeze(2).reciprocal()  # [B, N, 1, H, K]
-    return torch.cat([first, f.start[:, :, :-1]], 2)
+    batch, _, _, heads, _ = f.start.shape
+    entry = f.entry.unflatten(1, (-1, heads))[:, :batch].squeeze(-1)  # [N, B or 1, H, K]
+    return torch.cat([entry.transpose(0, 1).unsqueeze(2).reciprocal(), f.start[:, :, :-1]], 2)
 
 
-def advance(base: Tensor | None, total: Tensor | None, n: int, state: Tensor, out: Tensor | None = None) -> Tensor:
-    """`base + total[n] * state`, where a base of None is 0 and a total of None is 1."""
+def advance(base: Tensor | None, total: Tensor | None, state: Tensor, out: Tensor | None = None) -> Tensor:
+    """`base + total * state`, where a base of None is 0 and a total of None is 1."""
     if total is None:
         return state if base is None else torch.add(base, state, out=out)
-    return torch.mul(total[n], state) if base is None else torch.addcmul(base, total[n], state, out=out)
+    return torch.mul(total, state) if base is None else torch.addcmul(base, total, state, out=out)
 
 
 def gate_gradient(rows: Tensor, columns: Tensor, leaving: Tensor, through: Tensor) -> Tensor:
@@ -121,8 +130,8 @@ def gate_gradient(rows: Tensor, columns: Tensor, leaving: Tensor, through: Tenso
         rows: row times its gradient, natural `[B, N, C, H]` (or `[.., K]`).
         columns: column times its gradient through the rows of the chunk.
         leaving: column times its gradient through the state that leaves.
-        through: the same for the entering state through the leaving one, `[N, B, H]` (or `[.., K]`).
+        through: the same for the entering state through the leaving one, `[B, N, H]` (or `[.., K]`).
     """
     gradient = (rows - columns).flip(2).cumsum(2).flip(2)
     gradient[:, :, 1:] += leaving[:, :, :-1].cumsum(2)
-    return gradient.add_(through.transpose(0, 1).unsqueeze(2))
+    return gradient.add_(through.unsqueeze(2))

@@ -10,33 +10,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.linear_recurrence.tiles import mm
-
 BASE = 16
 """Size up to which substitution is done entry by entry; beyond it, block by block with matrix products."""
 
 
 def unit_lower_inverse(a: Tensor) -> Tensor:
-    """`(I + a)^-1` for strictly lower triangular `a`, `[.., C, C]`, contiguous. Not differentiable: see the callers."""
+    """`(I + a)^-1` for strictly lower triangular `a`, `[G, C, C]`; contiguous. For callers with their own backward."""
     if a.device.type != "cpu":
         identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand_as(a)
         return torch.linalg.solve_triangular(a, identity, upper=False, unitriangular=True)
-    return _inverse(a.flatten(0, -3)).view_as(a)
-
-
-def _inverse(a: Tensor) -> Tensor:
     size = a.shape[-1]
     if size <= BASE:
         return _substitute(a)
     top = size // 2
     inverse = torch.zeros_like(a)
     if 2 * top == size:  # Both diagonal blocks at once.
-        corners = _inverse(torch.cat([a[:, :top, :top], a[:, top:, top:]]))
+        corners = unit_lower_inverse(torch.cat([a[:, :top, :top], a[:, top:, top:]]))
         first, last = corners.chunk(2)
     else:
-        first, last = _inverse(a[:, :top, :top].contiguous()), _inverse(a[:, top:, top:].contiguous())
+        first, last = (
+            unit_lower_inverse(a[:, :top, :top].contiguous()),
+            unit_lower_inverse(a[:, top:, top:].contiguous()),
+        )
     inverse[:, :top, :top], inverse[:, top:, top:] = first, last
-    inverse[:, top:, :top] = mm(last, mm(a[:, top:, :top], first)).neg_()
+    inverse[:, top:, :top] = torch.bmm(last, torch.bmm(a[:, top:, :top], first)).neg_()
     return inverse
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kernels.linear_recurrence.frame import Frame, frame, gate_gradient
-from kernels.linear_recurrence.tiles import Tile, Tiling, mm, t
+from kernels.linear_recurrence.frame import frame, gate_gradient
+from kernels.linear_recurrence.tiles import Tile, Tiling, t
 
 
 def shared(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, state: Tensor, size: int):
@@ -36,7 +36,7 @@ class _Shared(torch.autograd.Function):
             for n in range(tiling.count):
                 part = _Part(tiling, streams, n, q, k, v, log_decay)
                 entering, leaving = states[n, streams], states[n + 1, streams]
-                inside = mm(part.scores(), part.v_blocks).transpose(1, 2)
+                inside = (part.scores() @ part.v_blocks).transpose(1, 2)
                 across = torch.bmm(part.q, entering.flatten(2)).view_as(part.v)
                 torch.add(inside, part.times(across, part.start), out=part.of(o))
                 carried, written = part.times(entering, part.total), part.times(part.v, part.end)
@@ -60,23 +60,27 @@ class _Shared(torch.autograd.Function):
                 entering, do = states[n, streams], part.of(grad_o)
                 do_blocks = do.transpose(1, 2).contiguous()
                 do_started, v_ended = part.times(do, part.start), part.times(part.v, part.end)
-                scores, grad_scores = part.scores(), mm(do_blocks, t(part.v_blocks))
+                scores, grad_scores = part.scores(), do_blocks @ t(part.v_blocks)
 
-                # Read and written states of all heads side by side; q's gradient also head by head, for the gate.
-                dq_heads = mm(do_started.transpose(1, 2), entering.permute(0, 2, 3, 1))  # [B, H, C, K]
                 dk = torch.bmm(v_ended.flatten(2), t(grad_s.flatten(2)))
                 dv_leaving = part.times(torch.bmm(part.k, grad_s.flatten(2)).view_as(part.v), part.end)
-                torch.add(mm(t(scores), do_blocks).transpose(1, 2), dv_leaving, out=part.of(grad_v))
-                if grad_gate is not None:
+                torch.add((t(scores) @ do_blocks).transpose(1, 2), dv_leaving, out=part.of(grad_v))
+                if grad_gate is None:
+                    dq = torch.bmm(do_started.flatten(2), t(entering.flatten(2)))
+                else:
+                    # Head by head: only the sum is q's gradient, but each head's gate needs its own share.
+                    heads = zip(do_started.unbind(2), entering.unbind(2), strict=True)
+                    dq_heads = [torch.bmm(do_h, t(entering_h)) for do_h, entering_h in heads]
+                    dq = sum(dq_heads)
                     pairs = (scores * grad_scores).tril_(-1)
-                    rows = pairs.sum(-1) + (dq_heads * part.q.unsqueeze(1)).sum(-1)  # [B, H, C]
-                    leaving = (part.v * dv_leaving).sum(-1).unsqueeze(1)
-                    through = (grad_s * entering * part.total).sum((1, 3)).unsqueeze(0)
-                    rows, columns = (x.transpose(1, 2).unsqueeze(1) for x in (rows, pairs.sum(-2)))
-                    change = gate_gradient(rows, columns, leaving, through)
+                    reads = torch.stack([(dq_h * part.q).sum(-1) for dq_h in dq_heads], -1)  # [B, C, H]
+                    rows, columns = reads + pairs.sum(-1).transpose(1, 2), pairs.sum(-2).transpose(1, 2)
+                    leaving = (part.v * dv_leaving).sum(-1)
+                    through = (grad_s * entering * part.total).sum((1, 3))
+                    change = gate_gradient(*(x.unsqueeze(1) for x in (rows, columns, leaving, through)))
                     tiling.add(grad_gate, Tile(streams, slice(n, n + 1)), change)
                 products = part.weigh_(grad_scores).sum(1)
-                dq = torch.baddbmm(dq_heads.sum(1), products, part.k)
+                dq.baddbmm_(products, part.k)
                 part.of(grad_q)[:, :, 0] = dq
                 part.of(grad_k)[:, :, 0] = torch.baddbmm(dk, t(products), part.q)
                 carried = part.times(grad_s, part.total).flatten(2)
@@ -92,21 +96,23 @@ class _Part:
         self.streams, self.tokens = streams, slice(n * tiling.size, (n + 1) * tiling.size)
         self.q, self.k, self.v = self.of(q).squeeze(2), self.of(k).squeeze(2), self.of(v)
         self.v_blocks = self.v.transpose(1, 2).contiguous()
-        self.frame: Frame = frame(None if log_decay is None else self.of(log_decay).unsqueeze(1))
-        self.start = self.end = self.total = None
+        self.pair = self.start = self.end = self.total = None
         if log_decay is not None:
-            self.start, self.end = self.frame.start[:, 0], self.frame.end[:, 0]  # [B, C, H, 1]
-            self.total = self.frame.total[0].transpose(1, 2)  # [B, 1, H, 1]
+            batch, _, heads, _ = self.v.shape
+            f = frame(self.of(log_decay).unsqueeze(1), batch)
+            self.pair, self.start, self.end = f.pair[0], f.start[:, 0], f.end[:, 0]  # [B, H, C, C], [B, C, H, 1] twice
+            self.total = f.total.view(batch, 1, heads, 1)
 
     def of(self, x: Tensor) -> Tensor:
         return x[self.streams if x.shape[0] > 1 else slice(0, 1), self.tokens]
 
     def weigh_(self, scores: Tensor) -> Tensor:
-        return self.frame.weigh_(scores.unsqueeze(0)).squeeze(0)
+        return scores.tril_() if self.pair is None else scores.mul_(self.pair)
 
     def scores(self) -> Tensor:
+        """`[B, H, C, C]`."""
         products = torch.bmm(self.q, t(self.k)).unsqueeze(1)
-        return self.weigh_(products.repeat(1, self.v.shape[2], 1, 1))
+        return products.tril().expand(-1, self.v.shape[2], -1, -1) if self.pair is None else products * self.pair
 
     @staticmethod
     def times(x: Tensor, factor: Tensor | None) -> Tensor:

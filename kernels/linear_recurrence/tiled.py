@@ -4,7 +4,7 @@ An algorithm says what happens inside one tile, forward and backward, as a subcl
 not depend on the algorithm is here: cutting, the order of the tiles, putting results back, and the gate's gradient.
 
 The backward pass recomputes the insides of a tile from the inputs and the saved states between chunks. So training
-keeps one state per chunk and nothing of size `C x C`, and the temporaries of both passes stay in the cache.
+keeps one state per chunk, and the temporaries of both passes stay in the cache.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Gradients(NamedTuple):
 
     inputs: tuple[Tensor | None, ...]  # natural, in the order of the algorithm's inputs
     gate: tuple[Tensor, Tensor, Tensor] | None  # rows, columns, leaving: natural [B, N, C, H, K]; None without a gate
-    leaving: Tensor  # of the state after each chunk, [N, B, H, K, V]
-    entering: Tensor  # of the state before the tile, [B, H, K, V]
+    leaving: Tensor  # of the state after each chunk, [N, G, K, V]
+    entering: Tensor  # of the state before the tile, [G, K, V]
 
 
 class Part(ABC):
-    """One tile of an algorithm; built from its inputs, natural `[B, N, C, H, ..]` (q may be None), and its frame."""
+    """One tile of an algorithm."""
 
     factorise = False
     """Whether a gate per head is to be treated as one per channel."""
@@ -40,18 +40,35 @@ class Part(ABC):
     def temporary(size: int, key_dim: int, value_dim: int) -> int:
         """Numbers in the largest temporary, per chunk and head."""
 
-    frame: Frame
+    def __init__(self, frame: Frame, inputs: tuple[Tensor | None, ...], kept: Tensor | None):
+        """From the inputs, natural `[B, N, C, H, ..]` (q may be None), and in the backward pass what the forward kept.
 
-    @abstractmethod
-    def __init__(self, frame: Frame, *inputs: Tensor | None): ...
+        Subclasses call this first.
+        """
+        batch, chunks, self.size, heads, _ = inputs[2].shape
+        self.frame, self.lead = frame, (chunks, batch, heads)
+
+    kept: Tensor | None = None
+    """A small result of the forward pass that spares the backward pass much work."""
 
     @abstractmethod
     def forward(self, states: Tensor) -> Tensor | None:
-        """Fill `states[1:]` from `states[0]`; the outputs `[N, B, H, C, V]`, or None without q."""
+        """Fill `states[1:]` from `states[0]`, `[N + 1, G, K, V]`; the outputs in blocks, or None without q."""
 
     @abstractmethod
     def backward(self, states: Tensor, grad_o: Tensor | None, leaving: Tensor) -> Gradients:
-        """Gradients from those of the outputs (None without q) and of the state after the tile, `[B, H, K, V]`."""
+        """Gradients from those of the outputs, in blocks (None without q), and of the state after the tile."""
+
+    def weigh_(self, scores: Tensor, strict: bool = False) -> Tensor:
+        return self.frame.weigh_(scores, self.lead, strict)
+
+    def chunks(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Blocks `[N G, ..]` one chunk at a time, each `[G, ..]`."""
+        return x.unflatten(0, (self.lead[0], -1)).unbind(0)
+
+    def natural(self, x: Tensor) -> Tensor:
+        """Blocks to natural, as a view."""
+        return swap(x.unflatten(0, self.lead))
 
 
 def run(
@@ -82,48 +99,56 @@ class _Tiled(torch.autograd.Function):
         o = v.new_empty(0) if inputs[0] is None else torch.empty_like(v)
         states = state.new_empty(tiling.count + 1, *state.shape)
         states[0] = state
-        for streams in tiling.streams:
-            for chunks in tiling.spans:
-                tile = Tile(streams, chunks)
-                part = _part(algorithm, tiling, tile, log_decay, inputs)
-                out = part.forward(states[chunks.start : chunks.stop + 1, streams])
-                if out is not None:
-                    tiling.put(o, tile, swap(out))
-        ctx.algorithm, ctx.tiling = algorithm, tiling
-        ctx.save_for_backward(states, log_decay, *inputs)
+        kept = []
+        for tile in tiles(tiling):
+            part = _part(algorithm, tiling, tile, log_decay, inputs)
+            out = part.forward(_states(states, tile))
+            if out is not None:
+                tiling.put(o, tile, part.natural(out))
+            kept.append(part.kept)
+        ctx.algorithm, ctx.tiling, ctx.count = algorithm, tiling, len(kept)
+        ctx.save_for_backward(states, log_decay, *kept, *inputs)
         return o, states[-1].clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_o, grad_state):
-        states, log_decay, *inputs = ctx.saved_tensors
+        states, log_decay, *rest = ctx.saved_tensors
+        kept, inputs = rest[: ctx.count], rest[ctx.count :]
         tiling = ctx.tiling
         grads = [None if x is None else torch.empty_like(x) for x in inputs]
         grad_gate = torch.zeros_like(log_decay) if ctx.needs_input_grad[3] else None
-        grad_first = torch.empty_like(grad_state)
-        for streams in tiling.streams:
-            leaving = grad_state[streams]
-            for chunks in reversed(tiling.spans):
-                tile = Tile(streams, chunks)
-                part = _part(ctx.algorithm, tiling, tile, log_decay, inputs)
-                do = None if inputs[0] is None else blocks(tiling.natural(grad_o, tile))
-                s = states[chunks.start : chunks.stop + 1, streams]
-                found = part.backward(s, do, leaving)
-                for target, x in zip(grads, found.inputs, strict=True):
-                    if target is not None:
-                        tiling.put(target, tile, x)
-                if grad_gate is not None:
-                    through = (found.leaving * s[:-1] * part.frame.total).sum(-1)
-                    scales = [*found.gate, through]
-                    if log_decay.ndim == 3:
-                        scales = [x.sum(-1) for x in scales]
-                    tiling.add(grad_gate, tile, gate_gradient(*scales))
-                leaving = found.entering
-            grad_first[streams] = leaving
+        grad_first = grad_state.clone()  # becomes that of the first state, tile by tile
+        for tile in reversed(tiles(tiling)):
+            part = _part(ctx.algorithm, tiling, tile, log_decay, inputs, kept.pop())
+            do = None if inputs[0] is None else blocks(tiling.natural(grad_o, tile))
+            s, leaving = _states(states, tile), grad_first[tile.streams]
+            found = part.backward(s, do, leaving.flatten(0, 1))
+            for target, x in zip(grads, found.inputs, strict=True):
+                if target is not None:
+                    tiling.put(target, tile, x)
+            if grad_gate is not None:
+                through = (found.leaving * s[:-1]).mul_(part.frame.total).sum(-1)
+                scales = [*found.gate, through.unflatten(1, part.lead[1:]).transpose(0, 1)]
+                if log_decay.ndim == 3:
+                    scales = [x.sum(-1) for x in scales]
+                tiling.add(grad_gate, tile, gate_gradient(*scales))
+            leaving.copy_(found.entering.view_as(leaving))
         return None, None, grad_first, grad_gate, *grads
 
 
-def _part(algorithm: type[Part], tiling: Tiling, tile: Tile, log_decay: Tensor | None, inputs) -> Part:
+def tiles(tiling: Tiling) -> list[Tile]:
+    """All tiles, each stream's in order."""
+    return [Tile(streams, chunks) for streams in tiling.streams for chunks in tiling.spans]
+
+
+def _states(states: Tensor, tile: Tile) -> Tensor:
+    """The states around a tile's chunks, `[N + 1, G, K, V]`."""
+    return states[tile.chunks.start : tile.chunks.stop + 1, tile.streams].flatten(1, 2)
+
+
+def _part(algorithm: type[Part], tiling: Tiling, tile: Tile, log_decay: Tensor | None, inputs, kept=None) -> Part:
     gate = None if log_decay is None else tiling.natural(log_decay, tile)
-    naturals = (None if x is None else tiling.natural(x, tile) for x in inputs)
-    return algorithm(frame(gate, algorithm.factorise), *naturals)
+    naturals = tuple(None if x is None else tiling.natural(x, tile) for x in inputs)
+    batch = tile.streams.stop - tile.streams.start
+    return algorithm(frame(gate, batch, algorithm.factorise), naturals, kept)

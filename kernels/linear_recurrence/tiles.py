@@ -1,12 +1,17 @@
 """Cutting a stream into chunks and the work into tiles.
 
-The parallel forms turn `[B, L, H, K]` into chunks `[N, B, H, C, K]`, chunks first, so that the inside of every chunk
-is a batched matrix product and one chunk of all streams is one slice. They do so a tile at a time (a few streams, a
-few chunks), because a CPU computes these small products faster than it fetches them from memory: a tile's temporaries
-stay in the cache, and the memory in use does not grow with the stream. On a GPU a tile is everything.
+The parallel forms turn `[B, L, H, K]` into chunks, so that the inside of every chunk is one matrix product among many.
+They do so a tile at a time (a few streams, a few chunks), because a CPU computes these small products faster than it
+fetches them from memory: a tile's temporaries stay in the cache, and the memory in use does not grow with the stream.
+On a GPU a tile is everything.
 
-Two layouts: `[B, N, C, H, ..]` is a view of the stream, "natural", and right for elementwise work; `[N, B, H, C, ..]`
-is a copy, "blocks", and right for matrix products.
+Two layouts:
+
+* natural, `[B, N, C, H, ..]`: a view of the stream, right for elementwise work;
+* blocks, `[N B H, C, ..]`: a copy, chunks first, right for batched matrix products. Kept with three axes, because
+  `torch.bmm` takes three, and with whole chunks contiguous, because it falls back to a loop over matrices otherwise.
+
+`B` streams, `N` chunks, `C` tokens of a chunk, `H` heads, `K` key dim, `V` value dim, `G = B H`.
 """
 
 from __future__ import annotations
@@ -19,7 +24,6 @@ from torch import Tensor
 
 TILE_ELEMENTS = 1 << 18
 """Numbers in a tile's largest temporary on a CPU: 1 MiB in float32, about the second-level cache of one core."""
-
 
 LANES = 16
 """Float32 numbers in one vector register of a current CPU."""
@@ -75,48 +79,36 @@ class Tiling:
 
 
 def swap(x: Tensor) -> Tensor:
-    """Natural to blocks, `[B, N, C, H, ..]` to `[N, B, H, C, ..]`, or back, as a view."""
+    """`[B, N, C, H, ..]` to `[N, B, H, C, ..]`, or back, as a view."""
     return x.permute(1, 0, 3, 2, *range(4, x.ndim))
 
 
 def blocks(x: Tensor) -> Tensor:
-    """Natural to blocks, as a copy whose chunks are contiguous."""
-    return swap(x).contiguous()
-
-
-def mm(x: Tensor, y: Tensor) -> Tensor:
-    """Batched product over the last two axes, for equal leading axes: what `@` does, without its broadcasting."""
-    return torch.bmm(x.flatten(0, -3), y.flatten(0, -3)).unflatten(0, x.shape[:-2])
+    """Natural to blocks."""
+    return swap(x).flatten(0, 2).contiguous()
 
 
 def add_mm(total: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """`total += x @ y`, in place; returns `total`."""
-    flat = total.flatten(0, -3)
-    torch.baddbmm(flat, x.flatten(0, -3), y.flatten(0, -3), out=flat)
-    return total
+    return torch.baddbmm(total, x, y, out=total)
 
 
 def narrow_mm(x: Tensor, y: Tensor) -> Tensor:
-    """As `mm`, possibly with its last two axes transposed in memory.
+    """As `torch.bmm`, possibly with the last two axes transposed in memory.
 
     A product whose result has fewer columns than a vector register has lanes runs at a third of the speed on a CPU;
     its transpose has enough.
     """
-    return t(mm(t(y), t(x))) if y.shape[-1] < LANES <= x.shape[-2] else mm(x, y)
+    return t(torch.bmm(t(y), t(x))) if _is_narrow(x, y) else torch.bmm(x, y)
 
 
 def add_narrow_mm(total: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """`total += x @ y`, in place, for a `total` from `narrow_mm`."""
-    if y.shape[-1] < LANES <= x.shape[-2]:
-        add_mm(t(total), t(y), t(x))
-        return total
-    return add_mm(total, x, y)
+    """`total += x @ y`, in place, for a `total` from `narrow_mm`; returns it."""
+    return t(add_mm(t(total), t(y), t(x))) if _is_narrow(x, y) else add_mm(total, x, y)
 
 
-def step_mm(base: Tensor, x: Tensor, y: Tensor, out: Tensor, alpha: float = 1) -> Tensor:
-    """`out = base + alpha * x @ y` for one chunk of all streams, `[B, H, ..]`; returns `out`."""
-    torch.baddbmm(base.flatten(0, 1), x.flatten(0, 1), y.flatten(0, 1), alpha=alpha, out=out.flatten(0, 1))
-    return out
+def _is_narrow(x: Tensor, y: Tensor) -> bool:
+    return y.shape[-1] < LANES <= x.shape[-2]
 
 
 def t(x: Tensor) -> Tensor:
