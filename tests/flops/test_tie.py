@@ -15,12 +15,14 @@ from flops.count import EDGES, count, tie
 from flops.count.tie import compare, count_tokens
 
 WIDTHS = (64, 128)
+FEWER = (1, 2, 17, 128, 129, 256, 257, 512, 1536, 1537)
+"""Tokens at the second width: one on either side of every edge."""
 
 
 @cache
 def counted(name: str, width: int) -> tuple[MemoryBackbone, list]:
     memory = build(name, width=width)
-    return memory, list(count_tokens(memory, EDGES))
+    return memory, list(count_tokens(memory, EDGES if width == WIDTHS[0] else FEWER))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -44,6 +46,27 @@ def test_weights_are_parameters(name, width):
 def test_nothing_hides_in_the_step(name, width):
     found = compare(*counted(name, width)).hidden
     assert not found, "\n".join(f"layer {layer}: {finding}" for layer, finding in found)
+
+
+@pytest.mark.parametrize(("name", "settings"), [
+    ("transformer_conv", {"width": 32, "conv": 3, "ffn_ratio": 2.0}),
+    ("gru", {"width": 40, "depth": 1}),
+    ("mamba2", {"expand": 1, "state_expand": 1, "head_dim": 32, "conv": 0}),
+    ("gla", {"width": 96, "conv": 4, "gate_rank": 8, "expand_k": 1.0, "ffn_ratio": 4.0}),
+    ("retnet", {"conv": 0, "expand_v": 1}),
+    ("deltanet", {"width": 32, "conv": 0, "head_dim": 8}),
+    ("gated_deltanet", {"expand_v": 1, "ffn_ratio": 1.0}),
+    ("rwkv7", {"decay_rank": 8, "gate_rank": 24, "value_rank": 16, "ffn_ratio": 2.0, "depth": 4}),
+    ("mom", {"memories": 5, "chosen": 2, "ffn_ratio": 1.0}),
+    ("deltaformer", {"stage1": "kk", "ffn_ratio": 4.0}),
+    ("ttt_mlp", {"gate": "tanh", "window": 4, "mini_batch": 8}),
+    ("memory_mosaic", {"memories": 2, "slots_ratio": 1}),
+    ("compressive_transformer", {"block": 8, "ratios": (2, 2), "slots": (8, 4), "ffn_ratio": 2.0}),
+])  # fmt: skip
+def test_counted_is_declared_for_other_settings(name, settings):
+    """A price is of a configuration, not of a name."""
+    found = tie(build(name, **settings), (1, 2, 5, 6, 8, 9, 16, 17, 24, 32, 40, 48, 65))
+    assert not found.counts + found.weights, "\n".join(found.counts + found.weights)
 
 
 @pytest.mark.parametrize("name", available())
@@ -93,7 +116,7 @@ def test_a_wrong_term_message(monkeypatch):
 @pytest.mark.parametrize("name", available())
 def test_write_and_read_are_the_total(name):
     """Counting L writes gives F(L), and the query after them F(L + 1) - F(L), which a second read repeats."""
-    L, memory = 10, build(name)
+    L, memory = 6, build(name)
     x, query = torch.randn(1, L, memory.width), torch.randn(1, memory.width)
     declared, state, written = memory.price(), memory.initial_state(1), 0
     for x_BD in x.unbind(1):
