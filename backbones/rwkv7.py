@@ -137,7 +137,6 @@ class RWKV7(MemoryLayer):
     kernel = "auto"
 
     not_matrices: ClassVar = {"mu": "mixtures of a token and the one before it", "r_k": "weights of the bonus"}
-    not_matrices: ClassVar = {"mu": "six mixing vectors", "r_k": "a bonus per channel"}
 
     not_able: ClassVar = {
         "test_causality_is_exact": "exponents are taken about the middle of a chunk: causal to 1e-13 (test_recurrent)"
