@@ -19,8 +19,7 @@ Three kinds:
   `exp(c_i - m) * exp(m - c_j)` with `m` the sum up to the chunk's middle. One of the two exceeds 1, by as much as the
   channel decays over half a chunk, so the chunk must be short enough (`chunked.py` sees to that).
 
-None stands for 1. Layouts and letters as in `tiles.py`; a constant gate is the same for all streams, and so are its
-`start`, `end` and `pair`, with 1 for `B`.
+None stands for 1. Layouts and letters as in `tiles.py`. A constant gate comes with 1 for `B`, and so does its `pair`.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.linear_recurrence.tiles import swap
+from kernels.linear_recurrence.tiles import blocks, swap
 
 
 @dataclass
 class Frame:
     """See the module's docstring."""
 
-    start: Tensor | None = None  # natural [B or 1, N, C, H, K or 1]
-    end: Tensor | None = None  # natural [B or 1, N, C, H, K or 1]
+    start: Tensor | None = None  # [N G, C, K or 1]
+    end: Tensor | None = None  # [N G, C, K or 1]
     pair: Tensor | None = None  # [N, B or 1, H, C, C], zero above the diagonal
-    entry: Tensor | None = None  # [N, G, K, 1]
-    exit: Tensor | None = None  # [N, G, K, 1]
-    total: Tensor | None = None  # [N, G, K or 1, 1]
+    entry: Tensor | None = None  # [N G, K, 1]
+    exit: Tensor | None = None  # [N G, K, 1]
+    total: Tensor | None = None  # [N G, K or 1, 1]
 
     def weigh_(self, scores: Tensor, lead: tuple[int, int, int], strict: bool = False) -> Tensor:
-        """Put the pair weights and the causal mask on `[N B H, C, C]` in place; `lead` is `(N, B, H)`."""
+        """Put the pair weights and the causal mask on `[N G, C, C]` in place; `lead` is `(N, B, H)`."""
         if self.pair is None:
             return scores.tril_(-strict)
         scores.unflatten(0, lead).mul_(self.pair)
@@ -63,38 +62,33 @@ def frame(log_decay: Tensor | None, batch: int, factorise: bool = False) -> Fram
     if log_decay is None:
         return Frame()
     if log_decay.ndim == 5:
-        return _channel_frame(log_decay, batch)
-    return _channel_frame(log_decay.unsqueeze(-1), batch) if factorise else _head_frame(log_decay, batch)
+        return _channel_frame(log_decay)
+    if factorise:
+        return _channel_frame(log_decay.expand(batch, -1, -1, -1).unsqueeze(-1))
+    return _head_frame(log_decay, batch)
 
 
 def _head_frame(log_decay: Tensor, batch: int) -> Frame:
     # Summed in float64, kept as two numbers of the core's dtype: after a strong decay has pushed the sum to -1000, the
     # difference of two float32 sums would be off by 1e-4.
-    exact = log_decay.double().cumsum(2)
+    exact = swap(log_decay.double().cumsum(2)).contiguous()  # [N, B or 1, H, C]
     c = exact.to(log_decay.dtype)
-    c_blocks, rest = swap(c).contiguous(), swap((exact - c).to(log_decay.dtype)).contiguous()
-    pair = c_blocks.unsqueeze(-1) - c_blocks.unsqueeze(-2)
+    rest = (exact - c).to(log_decay.dtype)
+    pair = c.unsqueeze(-1) - c.unsqueeze(-2)
     pair.add_(rest.unsqueeze(-1)).sub_(rest.unsqueeze(-2))
-    end = (exact[:, :, -1:] - exact).to(c.dtype)
-    return Frame(
-        start=c.exp().unsqueeze(-1),
-        end=end.exp_().unsqueeze(-1),
-        pair=pair.clamp_max_(0).exp_().tril_(),
-        total=_per_state(c[:, :, -1].exp().unsqueeze(-1), batch),
+    start, end, total = (
+        x.to(c.dtype).exp().expand(-1, batch, -1, -1).flatten(0, 2).unsqueeze(-1)
+        for x in (c, exact[..., -1:] - exact, c[..., -1:])
     )
+    return Frame(start=start, end=end, pair=pair.clamp_max_(0).exp_().tril_(), total=total)
 
 
-def _channel_frame(log_decay: Tensor, batch: int) -> Frame:
-    c = log_decay.cumsum(2)
-    middle, last = c[:, :, c.shape[2] // 2], c[:, :, -1]  # [B, N, H, K]
-    start = (c - middle.unsqueeze(2)).exp_()
-    entry, exit, total = (_per_state(x.exp(), batch) for x in (middle, last - middle, last))
+def _channel_frame(log_decay: Tensor) -> Frame:
+    c = blocks(log_decay.cumsum(2))  # [N G, C, K]
+    middle, last = c[:, c.shape[1] // 2, None], c[:, -1:]
+    start = (c - middle).exp_()
+    entry, exit, total = (x.exp().transpose(1, 2) for x in (middle, last - middle, last))
     return Frame(start=start, end=start.reciprocal(), entry=entry, exit=exit, total=total)
-
-
-def _per_state(factor: Tensor, batch: int) -> Tensor:
-    """`[B or 1, N, H, K]` to `[N, G, K, 1]`."""
-    return factor.transpose(0, 1).expand(-1, batch, -1, -1).flatten(1, 2).unsqueeze(-1)
 
 
 def scaled(x: Tensor, factor: Tensor | None) -> Tensor:
@@ -104,11 +98,7 @@ def scaled(x: Tensor, factor: Tensor | None) -> Tensor:
 
 def before(f: Frame) -> Tensor | None:
     """`start` for rows that read the state before their token: without that token's own decay."""
-    if f.start is None:
-        return None
-    batch, _, _, heads, _ = f.start.shape
-    entry = f.entry.unflatten(1, (-1, heads))[:, :batch].squeeze(-1)  # [N, B or 1, H, K]
-    return torch.cat([entry.transpose(0, 1).unsqueeze(2).reciprocal(), f.start[:, :, :-1]], 2)
+    return None if f.start is None else torch.cat([f.entry.transpose(1, 2).reciprocal(), f.start[:, :-1]], 1)
 
 
 def advance(base: Tensor | None, total: Tensor | None, state: Tensor, out: Tensor | None = None) -> Tensor:
@@ -118,7 +108,7 @@ def advance(base: Tensor | None, total: Tensor | None, state: Tensor, out: Tenso
     return torch.mul(total, state) if base is None else torch.addcmul(base, total, state, out=out)
 
 
-def gate_gradient(rows: Tensor, columns: Tensor, leaving: Tensor, through: Tensor) -> Tensor:
+def gate_gradient(crossing: Tensor, leaving: Tensor, through: Tensor) -> Tensor:
     """Gradient of the log decays, from what scaling a row, a column or a state by `1 + x` would do to the loss.
 
     A token's log decay acts on whatever crosses it: what later rows read of earlier columns or of the state that
@@ -127,11 +117,11 @@ def gate_gradient(rows: Tensor, columns: Tensor, leaving: Tensor, through: Tenso
     under strong decay the rounding of their cancellation would be all that is left.
 
     Args:
-        rows: row times its gradient, natural `[B, N, C, H]` (or `[.., K]`).
-        columns: column times its gradient through the rows of the chunk.
+        crossing: row times its gradient, minus column times its gradient through the rows of the chunk; natural
+            `[B, N, C, H]` (or `[.., K]`).
         leaving: column times its gradient through the state that leaves.
-        through: the same for the entering state through the leaving one, `[B, N, H]` (or `[.., K]`).
+        through: the same for the entering state through the leaving one, `[B, N, 1, H]` (or `[.., K]`).
     """
-    gradient = (rows - columns).flip(2).cumsum(2).flip(2)
+    gradient = crossing.flip(2).cumsum(2).flip(2)
     gradient[:, :, 1:] += leaving[:, :, :-1].cumsum(2)
-    return gradient.add_(through.unsqueeze(2))
+    return gradient.add_(through)

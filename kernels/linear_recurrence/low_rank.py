@@ -24,7 +24,7 @@ from torch import Tensor
 from kernels.linear_recurrence.frame import Frame, advance, before, scaled
 from kernels.linear_recurrence.inverse import unit_lower_inverse
 from kernels.linear_recurrence.tiled import Gradients, Part
-from kernels.linear_recurrence.tiles import add_mm, blocks, t
+from kernels.linear_recurrence.tiles import add_mm, t
 
 
 class LowRankErase(Part):
@@ -36,28 +36,27 @@ class LowRankErase(Part):
     def temporary(size: int, key_dim: int, value_dim: int) -> int:
         return size * max(4 * size, key_dim + value_dim)
 
-    def __init__(self, frame: Frame, inputs: tuple[Tensor | None, ...], kept: Tensor | None):
-        super().__init__(frame, inputs, kept)
-        q, k, v, a, b = inputs
-        self.naturals, self.before = (q, k, a, b), before(frame)
-        self.v = blocks(v)
-        rows_b = scaled(b, self.before)
-        rows = rows_b if q is None else torch.cat([scaled(q, frame.start), rows_b], 2)
-        self.rows = blocks(rows)  # [N B H, 2C or C, K]
-        self.columns = blocks(torch.cat([scaled(a, frame.end), scaled(k, frame.end)], 2))  # [N B H, 2C, K]
-        self.q_rows, b_rows = self.rows[:, : -self.size], self.rows[:, -self.size :]
+    def __init__(
+        self, frame: Frame, lead: tuple[int, int, int], inputs: tuple[Tensor | None, ...], kept: Tensor | None
+    ):
+        super().__init__(frame, lead, inputs, kept)
+        self.q, self.k, self.v, self.a, self.b = inputs
+        self.before = before(frame)
+        rows_b = scaled(self.b, self.before)
+        self.rows = rows_b if self.q is None else torch.cat([scaled(self.q, frame.start), rows_b], 1)  # 2C or C of them
+        self.columns = torch.cat([scaled(self.a, frame.end), scaled(self.k, frame.end)], 1)  # 2C of them
+        self.q_rows = self.rows[:, : -self.size]
         self.a_columns, self.k_columns = self.columns.split(self.size, 1)
         scores = self.mask_(torch.bmm(self.rows, t(self.columns)))
         self.q_scores = scores[:, : -self.size]
         ba, self.bk = scores[:, -self.size :].split(self.size, -1)
         self.kept = unit_lower_inverse(ba.neg()) if kept is None else kept
-        self.x = torch.bmm(self.kept, torch.cat([b_rows, torch.bmm(self.bk, self.v)], -1))
-        self.w, self.u = self.x.split([k.shape[-1], v.shape[-1]], -1)
+        self.x = torch.bmm(self.kept, torch.cat([rows_b, torch.bmm(self.bk, self.v)], -1))
+        self.w, self.u = self.x.split([self.k.shape[-1], self.v.shape[-1]], -1)
         w, columns = self.w, self.a_columns
         if frame.entry is not None:
-            w, columns = w * t(frame.entry).flatten(0, 1), columns * t(frame.exit).flatten(0, 1)
-        self.w_entering, self.a_exiting = self.chunks(w), self.chunks(columns)
-        self.total = [None] * self.lead[0] if frame.total is None else frame.total.unbind(0)
+            w, columns = w * t(frame.entry), columns * t(frame.exit)
+        self.w_entering, self.a_exiting, self.total = self.chunks(w), self.chunks(columns), self.chunks(frame.total)
 
     def mask_(self, scores: Tensor) -> Tensor:
         """Zero what is not causal, in place: above the diagonal for rows q, on it too for rows b.
@@ -71,36 +70,36 @@ class LowRankErase(Part):
 
     def forward(self, states: Tensor) -> Tensor | None:
         f, u = self.frame, self.u.contiguous()
-        written = scaled(torch.bmm(t(self.k_columns), self.v).view_as(states[1:]), f.exit)
+        written = self.chunks(scaled(torch.bmm(t(self.k_columns), self.v), f.exit))
         chunks = self.chunks(u), self.w_entering, self.a_exiting, self.total, written
         for u_n, w, a, total, write, old, new in zip(*chunks, states[:-1], states[1:], strict=True):
             torch.baddbmm(u_n, w, old, out=u_n)
             torch.baddbmm(advance(write, total, old), t(a), u_n, out=new)
-        if self.naturals[0] is None:
+        if self.q is None:
             return None
-        entering = scaled(states[:-1], f.entry).flatten(0, 1)
+        entering = scaled(states[:-1].flatten(0, 1), f.entry)
         return add_mm(torch.bmm(self.q_scores, torch.cat([u, self.v], 1)), self.q_rows, entering)
 
     def backward(self, states: Tensor, grad_o: Tensor | None, leaving: Tensor) -> Gradients:
-        f, size, entering = self.frame, self.size, scaled(states[:-1], self.frame.entry).flatten(0, 1)
+        f, size, entering = self.frame, self.size, scaled(states[:-1].flatten(0, 1), self.frame.entry)
         values = torch.cat([torch.baddbmm(self.u, self.w, entering), self.v], 1)
 
         # From chunk to chunk, backwards: the gradient of the state that leaves, and through it that of u.
         if grad_o is None:
-            du, dv, grad_read = torch.zeros_like(self.v), torch.zeros_like(self.v), torch.zeros_like(states[1:])
+            du, dv, grad_read = torch.zeros_like(self.v), torch.zeros_like(self.v), torch.zeros_like(entering)
         else:
             du, dv = (x.contiguous() for x in torch.bmm(t(self.q_scores), grad_o).split(size, 1))
-            grad_read = scaled(torch.bmm(t(self.q_rows), grad_o).view_as(states[1:]), f.entry)
-        grad_states = torch.empty_like(grad_read)
-        steps = zip(self.chunks(du), self.w_entering, self.a_exiting, self.total, grad_read, grad_states, strict=True)
-        for du_n, w, a, total, read, grad in reversed(list(steps)):
+            grad_read = scaled(torch.bmm(t(self.q_rows), grad_o), f.entry)
+        grad_states = torch.empty_like(states[1:])
+        chunks = self.chunks(du), self.w_entering, self.a_exiting, self.total, self.chunks(grad_read)
+        for du_n, w, a, total, read, grad in reversed(list(zip(*chunks, grad_states, strict=True))):
             grad.copy_(leaving)
             torch.baddbmm(du_n, a, leaving, out=du_n)
             leaving = advance(read, total, leaving)
             torch.baddbmm(leaving, t(w), du_n, out=leaving)
 
         # Everything else is local to the chunks.
-        grad_written = scaled(grad_states, f.exit).flatten(0, 1)
+        grad_written = scaled(grad_states.flatten(0, 1), f.exit)
         y = torch.bmm(t(self.kept), torch.cat([torch.bmm(du, t(entering)), du], -1))
         y_b, y_v = y.split([self.w.shape[-1], self.u.shape[-1]], -1)
         add_mm(add_mm(dv, self.k_columns, grad_written), t(self.bk), y_v)
@@ -110,18 +109,17 @@ class LowRankErase(Part):
             grad_scores = torch.cat([torch.bmm(grad_o, t(values)), grad_scores], 1)
             d_rows = torch.cat([torch.bmm(grad_o, t(entering)), y_b], 1)
         grad_scores = self.mask_(grad_scores)
-        d_rows = self.natural(torch.baddbmm(d_rows, grad_scores, self.columns))
-        d_columns = self.natural(torch.bmm(t(grad_scores), self.rows))
-        d_leaving = self.natural(torch.bmm(values, t(grad_written)))
-        q, k, a, b = self.naturals
-        dq = None if q is None else scaled(d_rows[:, :, :-size], f.start)
-        db = scaled(d_rows[:, :, -size:], self.before)
-        da, dk = (scaled(x, f.end) for x in d_columns.split(size, 2))
-        da_leaving, dk_leaving = (scaled(x, f.end) for x in d_leaving.split(size, 2))
+        d_rows = torch.baddbmm(d_rows, grad_scores, self.columns)
+        d_columns, d_leaving = torch.bmm(t(grad_scores), self.rows), torch.bmm(values, t(grad_written))
+        dq = None if grad_o is None else scaled(d_rows[:, :-size], f.start)
+        db = scaled(d_rows[:, -size:], self.before)
+        da, dk = (scaled(x, f.end) for x in d_columns.split(size, 1))
+        da_leaving, dk_leaving = (scaled(x, f.end) for x in d_leaving.split(size, 1))
         gate = None
         if f.total is not None:
-            rows = torch.zeros_like(b) if q is None else q * dq
-            rows[:, :, :-1] += (b * db)[:, :, 1:]  # Row b is weighed by the token before it.
-            gate = rows, a * da + k * dk, a * da_leaving + k * dk_leaving
-        inputs = dq, dk + dk_leaving, self.natural(dv), da + da_leaving, db
-        return Gradients(inputs, gate, grad_states, leaving)
+            crossing = (self.a * da).addcmul_(self.k, dk).neg_()
+            crossing[:, :-1].addcmul_(self.b[:, 1:], db[:, 1:])  # Row b is weighed by the token before it.
+            if dq is not None:
+                crossing.addcmul_(self.q, dq)
+            gate = crossing, (self.a * da_leaving).addcmul_(self.k, dk_leaving)
+        return Gradients((dq, dk + dk_leaving, dv, da + da_leaving, db), gate, grad_states, leaving)

@@ -77,7 +77,8 @@ class _Shared(torch.autograd.Function):
                     rows, columns = reads + pairs.sum(-1).transpose(1, 2), pairs.sum(-2).transpose(1, 2)
                     leaving = (part.v * dv_leaving).sum(-1)
                     through = (grad_s * entering * part.total).sum((1, 3))
-                    change = gate_gradient(*(x.unsqueeze(1) for x in (rows, columns, leaving, through)))
+                    through = through.unsqueeze(1)
+                    change = gate_gradient(*(x.unsqueeze(1) for x in (rows - columns, leaving, through)))
                     tiling.add(grad_gate, Tile(streams, slice(n, n + 1)), change)
                 products = part.weigh_(grad_scores).sum(1)
                 dq.baddbmm_(products, part.k)
@@ -100,7 +101,8 @@ class _Part:
         if log_decay is not None:
             batch, _, heads, _ = self.v.shape
             f = frame(self.of(log_decay).unsqueeze(1), batch)
-            self.pair, self.start, self.end = f.pair[0], f.start[:, 0], f.end[:, 0]  # [B, H, C, C], [B, C, H, 1] twice
+            self.pair = f.pair[0]  # [B or 1, H, C, C]
+            self.start, self.end = (x.unflatten(0, (batch, heads)).transpose(1, 2) for x in (f.start, f.end))
             self.total = f.total.view(batch, 1, heads, 1)
 
     def of(self, x: Tensor) -> Tensor:

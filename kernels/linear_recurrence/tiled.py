@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernels.linear_recurrence.frame import Frame, frame, gate_gradient
-from kernels.linear_recurrence.tiles import Tile, Tiling, blocks, swap
+from kernels.linear_recurrence.tiles import Tile, Tiling, blocks, natural
 
 
 class Gradients(NamedTuple):
-    """What the backward pass of a tile returns; for the gate's part see `frame.gate_gradient`."""
+    """What the backward pass of a tile returns, in blocks; for the gate's part see `frame.gate_gradient`."""
 
-    inputs: tuple[Tensor | None, ...]  # natural, in the order of the algorithm's inputs
-    gate: tuple[Tensor, Tensor, Tensor] | None  # rows, columns, leaving: natural [B, N, C, H, K]; None without a gate
+    inputs: tuple[Tensor | None, ...]  # in the order of the algorithm's inputs
+    gate: tuple[Tensor, Tensor] | None  # crossing, leaving: [N G, C, K]; None without a gate
     leaving: Tensor  # of the state after each chunk, [N, G, K, V]
     entering: Tensor  # of the state before the tile, [G, K, V]
 
@@ -35,21 +35,26 @@ class Part(ABC):
     factorise = False
     """Whether a gate per head is to be treated as one per channel."""
 
+    kept: Tensor | None = None
+    """A small result of the forward pass that spares the backward pass much work."""
+
+    def __init__(
+        self, frame: Frame, lead: tuple[int, int, int], inputs: tuple[Tensor | None, ...], kept: Tensor | None
+    ):
+        """Subclasses call this first.
+
+        Args:
+            frame: the decays of the tile.
+            lead: `(N, B, H)`, what the first axis of blocks is made of.
+            inputs: in blocks, `[N G, C, ..]`; the first, q, may be None.
+            kept: in the backward pass, what the forward pass kept.
+        """
+        self.frame, self.lead, self.size = frame, lead, inputs[1].shape[1]
+
     @staticmethod
     @abstractmethod
     def temporary(size: int, key_dim: int, value_dim: int) -> int:
         """Numbers in the largest temporary, per chunk and head."""
-
-    def __init__(self, frame: Frame, inputs: tuple[Tensor | None, ...], kept: Tensor | None):
-        """From the inputs, natural `[B, N, C, H, ..]` (q may be None), and in the backward pass what the forward kept.
-
-        Subclasses call this first.
-        """
-        batch, chunks, self.size, heads, _ = inputs[2].shape
-        self.frame, self.lead = frame, (chunks, batch, heads)
-
-    kept: Tensor | None = None
-    """A small result of the forward pass that spares the backward pass much work."""
 
     @abstractmethod
     def forward(self, states: Tensor) -> Tensor | None:
@@ -62,13 +67,9 @@ class Part(ABC):
     def weigh_(self, scores: Tensor, strict: bool = False) -> Tensor:
         return self.frame.weigh_(scores, self.lead, strict)
 
-    def chunks(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Blocks `[N G, ..]` one chunk at a time, each `[G, ..]`."""
-        return x.unflatten(0, (self.lead[0], -1)).unbind(0)
-
-    def natural(self, x: Tensor) -> Tensor:
-        """Blocks to natural, as a view."""
-        return swap(x.unflatten(0, self.lead))
+    def chunks(self, x: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Blocks `[N G, ..]` one chunk at a time, each `[G, ..]`; of None, None for each."""
+        return (None,) * self.lead[0] if x is None else x.unflatten(0, (self.lead[0], -1)).unbind(0)
 
 
 def run(
@@ -104,7 +105,7 @@ class _Tiled(torch.autograd.Function):
             part = _part(algorithm, tiling, tile, log_decay, inputs)
             out = part.forward(_states(states, tile))
             if out is not None:
-                tiling.put(o, tile, part.natural(out))
+                tiling.put(o, tile, natural(out, part.lead))
             kept.append(part.kept)
         ctx.algorithm, ctx.tiling, ctx.count = algorithm, tiling, len(kept)
         ctx.save_for_backward(states, log_decay, *kept, *inputs)
@@ -126,13 +127,13 @@ class _Tiled(torch.autograd.Function):
             found = part.backward(s, do, leaving.flatten(0, 1))
             for target, x in zip(grads, found.inputs, strict=True):
                 if target is not None:
-                    tiling.put(target, tile, x)
+                    tiling.put(target, tile, natural(x, part.lead))
             if grad_gate is not None:
-                through = (found.leaving * s[:-1]).mul_(part.frame.total).sum(-1)
-                scales = [*found.gate, through.unflatten(1, part.lead[1:]).transpose(0, 1)]
+                through = (found.leaving * s[:-1]).flatten(0, 1).mul_(part.frame.total).sum(-1).unsqueeze(1)
+                scales = [*found.gate, through]
                 if log_decay.ndim == 3:
                     scales = [x.sum(-1) for x in scales]
-                tiling.add(grad_gate, tile, gate_gradient(*scales))
+                tiling.add(grad_gate, tile, gate_gradient(*(natural(x, part.lead) for x in scales)))
             leaving.copy_(found.entering.view_as(leaving))
         return None, None, grad_first, grad_gate, *grads
 
@@ -148,7 +149,8 @@ def _states(states: Tensor, tile: Tile) -> Tensor:
 
 
 def _part(algorithm: type[Part], tiling: Tiling, tile: Tile, log_decay: Tensor | None, inputs, kept=None) -> Part:
-    gate = None if log_decay is None else tiling.natural(log_decay, tile)
-    naturals = tuple(None if x is None else tiling.natural(x, tile) for x in inputs)
     batch = tile.streams.stop - tile.streams.start
-    return algorithm(frame(gate, batch, algorithm.factorise), naturals, kept)
+    lead = tile.chunks.stop - tile.chunks.start, batch, inputs[2].shape[2]
+    gate = None if log_decay is None else tiling.natural(log_decay, tile)
+    parts = tuple(None if x is None else blocks(tiling.natural(x, tile)) for x in inputs)
+    return algorithm(frame(gate, batch, algorithm.factorise), lead, parts, kept)

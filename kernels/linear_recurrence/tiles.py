@@ -88,6 +88,11 @@ def blocks(x: Tensor) -> Tensor:
     return swap(x).flatten(0, 2).contiguous()
 
 
+def natural(x: Tensor, lead: tuple[int, int, int]) -> Tensor:
+    """Blocks to natural, as a view; `lead` is `(N, B, H)`."""
+    return swap(x.unflatten(0, lead))
+
+
 def add_mm(total: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """`total += x @ y`, in place; returns `total`."""
     return torch.baddbmm(total, x, y, out=total)
