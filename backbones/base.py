@@ -56,6 +56,9 @@ class MemoryLayer(nn.Module):
     charged_anyway: ClassVar[dict[str, str]] = {}
     """Labels of terms that the paper charges where `step` executes nothing, each with the reason."""
 
+    free_products: ClassVar[dict[str, str]] = {}
+    """Products that `flops.count`'s lint finds and the convention leaves free, each with the reason."""
+
     def __init__(self, width: int, config: Config, index: int = 0, depth: int = 3):
         super().__init__()
         self.width, self.config, self.index, self.depth = width, config, index, depth
@@ -210,8 +213,19 @@ class MemoryBackbone(nn.Module):
         return x_BD[..., : self.width], StackState(tuple(states))
 
     def price(self) -> Price:
-        """The closed form of this very configuration."""
-        return stack(layer.terms() for layer in self.layers)
+        """The closed form of this very configuration; a count of its step where a layer declares no terms.
+
+        Raises:
+            NotImplementedError: no terms, and parameters on the meta device, where nothing can be counted.
+        """
+        try:
+            return stack(layer.terms() for layer in self.layers)
+        except NotImplementedError:
+            if next(self.parameters()).is_meta:
+                raise
+            from flops.count import counted_price
+
+            return counted_price(self)
 
     def state_bytes(self, length: int) -> int:
         """Bytes of state that one stream of `length` tokens leaves behind."""

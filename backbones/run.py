@@ -111,7 +111,7 @@ class Run:
         """Write the weights, with `metadata` (step, accuracy) in the file's header."""
         with replacing(self.best) as temporary:
             save_file(
-                {name: tensor.contiguous() for name, tensor in model.state_dict().items()},
+                {name: tensor.clone() for name, tensor in model.state_dict().items()},  # layers may share a parameter
                 temporary,
                 metadata={key: str(value) for key, value in metadata.items()},
             )

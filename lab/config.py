@@ -102,7 +102,7 @@ def run_hydra(script: Callable[[DictConfig], None], config: str) -> None:
         register_backbones()
         check_names(argv)
         if config == "train" and value_of(argv, "preset") is None:
-            sys.argv.append(f"preset={preset_for_machine()}")
+            sys.argv.insert(1, f"preset={preset_for_machine()}")  # before any --option
         main()
     except UsageError as error:
         sys.exit(_fail(error))

@@ -63,6 +63,14 @@ def test_a_layer_with_a_step_alone_has_everything_else(summing):
     assert logits.shape == (2, 4, 2)
 
 
+def test_a_layer_without_terms_gets_a_counted_price(summing, monkeypatch):
+    declared = build(summing, width=8).price().total(33)
+    monkeypatch.delattr(Sum, "terms")
+    counted = build(summing, width=8).price()
+    assert counted.source == "counted"
+    assert counted.total(33) == declared == price(summing, width=8).total(33)
+
+
 def test_unknown_names_come_with_near_ones():
     with pytest.raises(ValueError, match=r"'transformer_cnov'.*Did you mean transformer_conv.*Known:.*gru"):
         lookup("transformer_cnov")

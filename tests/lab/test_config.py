@@ -28,8 +28,9 @@ def resolved(run_script):
     return resolve
 
 
-def test_without_a_cuda_device_the_preset_is_cpu(resolved):
-    assert resolved()["preset"] == ("paper" if torch.cuda.is_available() else "cpu")
+@pytest.mark.parametrize("arguments", [(), ("backbone=gru", "d=128")])
+def test_without_a_cuda_device_the_preset_is_cpu(resolved, arguments):
+    assert resolved(*arguments)["preset"] == ("paper" if torch.cuda.is_available() else "cpu")
 
 
 def test_the_paper_preset_is_the_papers(resolved):
