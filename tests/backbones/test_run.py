@@ -24,9 +24,14 @@ def test_weights_survive(tmp_path, name):
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
-    with pytest.raises(OSError, match="No space"), replacing(path) as temporary:
-        temporary.write_text("half")
-        raise OSError(28, "No space left on device")
+
+    def fill_the_disk():
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        fill_the_disk()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path], "a temporary file was left behind"
 
