@@ -48,6 +48,8 @@ CASES = {
     "channel delta": Case("channel", "delta", key_dim=8),
     "low rank": Case("none", "low rank", key_dim=8),
     "head low rank": Case("head", "low rank", value_dim=32),
+    "shared channel": Case("channel", "none", key_dim=8, shared_heads=True),
+    "shared delta": Case("head", "delta", shared_heads=True),
 }
 """The architectures, then the rest of what the operator can do."""
 

@@ -30,12 +30,12 @@ class Rule:
     erase: Tensor | LowRank | None
     state: Tensor
     lowest: float = 0.0
-    """No log decay is below this. Known on a CPU; on a GPU only for a gate per channel, or as promised."""
+    """No log decay is below this. Only meant for rules whose decay is `factorised`."""
 
     @property
     def gate(self) -> str:
         """`"none"`, `"constant"`, `"head"` or `"channel"`."""
-        return gate_name(self.log_decay, self.v.ndim)
+        return "none" if self.log_decay is None else {1: "constant", 3: "head", 4: "channel"}[self.log_decay.ndim]
 
     @property
     def erasure(self) -> str:
@@ -43,9 +43,9 @@ class Rule:
         return "none" if self.erase is None else "low rank" if isinstance(self.erase, LowRank) else "delta"
 
 
-def gate_name(log_decay: Tensor | None, ndim: int) -> str:
-    """The kind of gate, from the rank of `log_decay` where v has `ndim` axes."""
-    return "none" if log_decay is None else {1: "constant", ndim - 1: "head", ndim: "channel"}[log_decay.ndim]
+def factorised(log_decay: Tensor | None, erase: Tensor | tuple | None) -> bool:
+    """Whether the chunked form splits the decay between two tokens into two factors, one of which is above 1."""
+    return log_decay is not None and (log_decay.ndim == 4 or isinstance(erase, tuple))
 
 
 def check(q, k, v, log_decay, erase, state, min_log_decay: float | None = None) -> Rule:
@@ -74,15 +74,16 @@ def check(q, k, v, log_decay, erase, state, min_log_decay: float | None = None) 
             _expect(f"erase's {name}", vector, (*per_head, key_dim))
     if state is not None:
         _expect("state", state, (batch, heads, key_dim, value_dim))
-    return cast(q, k, v, log_decay, erase, state, _lowest(log_decay, min_log_decay))
+    lowest = 0.0 if log_decay is None else _lowest(log_decay, min_log_decay, factorised(log_decay, erase))
+    return cast(q, k, v, log_decay, erase, state, lowest)
 
 
-def _lowest(log_decay: Tensor | None, promised: float | None) -> float:
-    """A lower bound of the gates. Looking at the data is cheap on a CPU; a GPU would have to be waited for."""
-    if log_decay is None:
-        return 0.0
+def _lowest(log_decay: Tensor, promised: float | None, needed: bool) -> float:
+    """A lower bound of the gates. Looking at the data is cheap on a CPU; a GPU has to be waited for."""
     if log_decay.device.type != "cpu":
-        return float(log_decay.detach().amin()) if promised is None and log_decay.ndim == 4 else promised or 0.0
+        if promised is None and needed:
+            return float(log_decay.detach().amin())
+        return promised or 0.0
     low, high = (float(x) for x in log_decay.detach().aminmax())
     if high > 0:
         raise ValueError(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.linear_recurrence.arguments import LowRank, Rule
+from kernels.linear_recurrence.arguments import LowRank, Rule, factorised
 from kernels.linear_recurrence.delta import Delta
 from kernels.linear_recurrence.linear import Linear
 from kernels.linear_recurrence.low_rank import LowRankErase
@@ -31,8 +31,8 @@ MAX_EXPONENT = 40.0
 """Largest exponent that a factorised decay may take to either side of a chunk's middle: `e^40` times `e^40` times
 large inputs is still far from float32's end at `e^88`, and rounding the exponent costs 2e-6."""
 
-LOWEST = -80.0
-"""Log decays below this are computed as this; `e^-80` is 2e-35, which no dtype in use can add to 1."""
+LOWEST = -60.0
+"""Factorised log decays below this are computed as this; `e^-60` is 9e-27, which no dtype in use can add to 1."""
 
 
 def algorithm(erase: str, shared_heads: bool = False, gate: str = "head") -> str:
@@ -58,7 +58,7 @@ def recurrence(rule: Rule, chunk: int | None = None) -> tuple[Tensor | None, Ten
     if name in ("linear", "shared") and rule.q is None:
         return None, _final_state(rule.k, rule.v, gate, rule.state)
     size = min(chunk or CHUNKS[name], rule.v.shape[1])
-    if rule.gate == "channel" or (name == "low rank" and gate is not None):
+    if factorised(rule.log_decay, rule.erase):
         gate, size = gate.clamp_min(LOWEST), _safe_size(size, rule.lowest, name)
     if name == "shared":
         return shared(rule.q, rule.k, rule.v, gate, rule.state, size)

@@ -76,8 +76,7 @@ class _Shared(torch.autograd.Function):
                     reads = torch.stack([(dq_h * part.q).sum(-1) for dq_h in dq_heads], -1)  # [B, C, H]
                     rows, columns = reads + pairs.sum(-1).transpose(1, 2), pairs.sum(-2).transpose(1, 2)
                     leaving = (part.v * dv_leaving).sum(-1)
-                    through = (grad_s * entering * part.total).sum((1, 3))
-                    through = through.unsqueeze(1)
+                    through = (grad_s * entering * part.total).sum((1, 3)).unsqueeze(1)
                     change = gate_gradient(*(x.unsqueeze(1) for x in (rows - columns, leaving, through)))
                     tiling.add(grad_gate, Tile(streams, slice(n, n + 1)), change)
                 products = part.weigh_(grad_scores).sum(1)
