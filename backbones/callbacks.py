@@ -104,14 +104,15 @@ class Stopwatch:
 
 
 class ValidationLines(Callback):
-    """One line per validation, and the time that training took: by the clock, and of the processor.
+    """One line per validation and every `seconds` between, and the time that training took: wall clock and processor.
 
     On a machine that does other things too, processor time is what a quiet machine's clock would have shown for a run
     on one thread.
     """
 
-    def __init__(self, write=print):
+    def __init__(self, write: Callable[[str], None] = print, seconds: float = 20.0):
         self.write, self.wall, self.cpu = write, Stopwatch(time.monotonic), Stopwatch(time.process_time)
+        self.seconds, self._started_at, self._shown = seconds, 0, time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
         return {"wall": self.wall.minutes, "cpu": self.cpu.minutes}
@@ -119,9 +120,24 @@ class ValidationLines(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.wall, self.cpu = (Stopwatch(w.clock, state[n]) for n, w in (("wall", self.wall), ("cpu", self.cpu)))
 
+    def on_train_start(self, trainer, _module) -> None:
+        self._started_at, self._shown = trainer.global_step, time.monotonic()
+
+    def on_train_batch_end(self, trainer, *_: Any) -> None:
+        now = time.monotonic()
+        if now - self._shown < self.seconds or not trainer.is_global_zero:
+            return
+        self._shown = now
+        rate = (trainer.global_step - self._started_at) / (now - self.wall.started)
+        left = (trainer.max_steps - trainer.global_step) / rate / 60
+        self.write(
+            f"step {trainer.global_step:>6}/{trainer.max_steps}  {self.wall.minutes:5.1f} min  {left:.0f} min left"
+        )
+
     def on_validation_end(self, trainer, module) -> None:
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
+        self._shown = time.monotonic()
         spent = {"time/minutes": self.wall.minutes, "time/cpu_minutes": self.cpu.minutes}
         for logger in trainer.loggers:
             logger.log_metrics(spent, step=trainer.global_step - 1)  # Lightning counts steps from 0

@@ -127,7 +127,12 @@ class Run:
             raise RunError(
                 f"{self.path} has no {self.best.relative_to(self.path)} yet; run the same train.py command to finish it"
             )
-        model = MembershipModel(**record["model"])
+        try:
+            model = MembershipModel(**record["model"])
+        except ValueError as error:
+            plugins = ", ".join(record.get("plugins", []))
+            hint = f" It was trained with plugins=[{plugins}]: import them first." if plugins else ""
+            raise RunError(f"{self.path} cannot be built by this code: {error}{hint}") from None
         try:
             weights = load_file(self.best)
         except (SafetensorError, OSError) as error:

@@ -13,13 +13,15 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import hydra
 import torch
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from backbones import available, lookup
@@ -43,16 +45,19 @@ def value_of(argv: list[str], key: str) -> str | None:
     return found[-1] if found else None
 
 
-def import_plugins(argv: list[str]) -> None:
-    """Import the modules of `plugins=[a,b]`, so that what they register is known to everything below."""
-    given = value_of(argv, "plugins")
-    sys.path.insert(0, os.getcwd())
-    for module in (given or "").strip("[]").split(","):
-        if module.strip():
-            try:
-                importlib.import_module(module.strip())
-            except Exception as error:
-                raise UsageError(f"plugins: {module.strip()} failed to import: {error!r}") from error
+def import_plugins(modules: Iterable[str]) -> None:
+    """Import modules, from the working directory too, so that what they register is known.
+
+    Raises:
+        UsageError: one of them does not import; the message has its error.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise UsageError(f"plugins: {module} failed to import: {error!r}") from error
 
 
 def register_backbones() -> None:
@@ -78,6 +83,29 @@ def check_names(argv: list[str]) -> None:
                 raise UsageError(f"no {key} is called {name!r}.{hint} Known: {', '.join(known)}.")
 
 
+def check_settings(argv: list[str], config: str) -> None:
+    """Stop at a setting that does not exist, with near ones: Hydra's own advice would be to add the typo."""
+    given = [arg.split("=", 1)[0] for arg in argv if "=" in arg and arg[0] not in "-+~"]
+    groups = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+    chosen = [arg for arg in argv if arg.split("=", 1)[0] in groups and "," not in arg]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        known = list(settings_of(OmegaConf.to_container(compose(config, chosen), resolve=False)))
+    GlobalHydra.instance().clear()
+    for key in given:
+        if key not in known and key not in groups and not key.startswith(("hydra.", "hydra/")):
+            near = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise UsageError(f"there is no setting {key!r}.{hint} --help lists them all.")
+
+
+def settings_of(tree: dict[str, Any], above: str = "") -> Iterator[str]:
+    """Dotted names of all settings, those of whole groups included."""
+    for key, value in tree.items():
+        yield f"{above}{key}"
+        if isinstance(value, dict):
+            yield from settings_of(value, f"{above}{key}.")
+
+
 def preset_for_machine() -> str:
     return "paper" if torch.cuda.is_available() else "cpu"
 
@@ -98,9 +126,12 @@ def run_hydra(script: Callable[[DictConfig], None], config: str) -> None:
             sys.exit(130)
 
     try:
-        import_plugins(argv)
+        import_plugins(
+            name.strip() for name in (value_of(argv, "plugins") or "").strip("[]").split(",") if name.strip()
+        )
         register_backbones()
         check_names(argv)
+        check_settings(argv, config)
         if config == "train" and value_of(argv, "preset") is None:
             sys.argv.insert(1, f"preset={preset_for_machine()}")  # before any --option
         main()
@@ -127,6 +158,9 @@ def pick(table: Any, preset: str, width: int) -> Any:
 def resolve(cfg: DictConfig) -> DictConfig:
     """Fill what depends on other settings: learning rate and batch size."""
     cfg = cfg.copy()
+    for key in ("d", "depth", "seed"):
+        if not isinstance(cfg[key], int):
+            raise UsageError(f"{key}={cfg[key]}: a whole number is needed")
     for key in ("lr", "batch_size"):
         if cfg[key] is None:
             cfg[key] = pick(cfg.backbone[key], cfg.preset, cfg.d)

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
+from backbones import lookup
 from backbones.run import Run, find_runs
 from scoring import read_tables
 from scoring.comparisons import CellScore
@@ -29,7 +30,7 @@ from scoring.report import write_report
 from scoring.summary import Scores, Settings, score
 from scoring.wandb_log import log_scores
 
-from .config import UsageError
+from .config import UsageError, import_plugins
 from .evaluation import Plan, Streams, backbone_system, evaluate, plan_for, references
 
 CAPTION = "95 % interval over streams; below it recall / specificity"
@@ -58,7 +59,11 @@ def chosen_runs(cfg: DictConfig) -> list[Run]:
     """
     if (cfg.run is None) == (cfg.runs is None):
         raise UsageError("name what to evaluate: run=outputs/<run> for one, or 'runs=outputs/*' for several")
-    return find_runs(str(cfg.runs)) if cfg.run is None else [Run(Path(cfg.run))]
+    runs = find_runs(str(cfg.runs)) if cfg.run is None else [Run(Path(cfg.run))]
+    for run in runs:
+        import_plugins(run.record().get("plugins", []))
+        lookup(run.record()["model"]["name"])
+    return runs
 
 
 def answers_of(run: Run, plan: Plan, device: torch.device, source: Streams) -> Path:

@@ -130,7 +130,7 @@ def open_run(cfg: DictConfig) -> Run:
         OmegaConf.save(cfg, temporary, resolve=True)
     run.write_record(
         model=model_arguments(cfg), code=code_version(), torch=torch.__version__, preset=cfg.preset, seed=cfg.seed,
-        trained_length=trained_length(cfg), status="training",
+        trained_length=trained_length(cfg), plugins=list(cfg.plugins), status="training",
     )  # fmt: skip
     return run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import os
 from importlib.util import find_spec
 
 from lightning.pytorch.loggers import WandbLogger
@@ -31,7 +31,7 @@ def wandb_logger(cfg: DictConfig, run: Run) -> list[WandbLogger]:
         raise UsageError(f"logger.wandb={mode} needs W&B: pip install 'ecclab[wandb]'")
     import wandb
 
-    logging.getLogger("wandb").setLevel(logging.ERROR)
+    os.environ.setdefault("WANDB_SILENT", "true")
     if mode != "offline" and not wandb.login(prompt=False, verify=False):
         if mode == "online":
             raise UsageError("logger.wandb=online needs a login: set WANDB_API_KEY or run `wandb login`")

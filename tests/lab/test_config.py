@@ -85,8 +85,10 @@ def test_rates_and_batches_lie_in_the_papers_ranges(name, preset):
     [
         (("backbone=nope",), "no backbone is called 'nope'. Did you mean"),
         (("preset=fast",), "no preset is called 'fast'"),
-        (("widht=64",), "widht"),
-        (("backbone.layer.hed_dim=8",), "hed_dim"),
+        (("stepz=64",), "there is no setting 'stepz'"),
+        (("schedule.stepz=64",), "there is no setting 'schedule.stepz'. Did you mean schedule.steps"),
+        (("backbone.layer.hed_dim=8",), "Did you mean backbone.layer.head_dim"),
+        (("d=abc",), "d=abc: a whole number is needed"),
         (("d=72", "backbone=transformer_rope"), "width 72 is not divisible by head_dim 16"),
         (("schedule.max_length=0", "preset=smoke"), "max_length=0"),
         (("schedule.max_length=40", "preset=smoke"), "max_length=40 must be a multiple of min_length=16"),
