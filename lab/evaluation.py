@@ -40,6 +40,8 @@ class Plan:
         streams: streams per (band, length) cell.
         queries: queries per stream and query set, half of them positive.
         seed: of streams and queries.
+        task: the streams' and queries' configuration.
+        version: of what a row of the table is; raised when that changes, so that saved answers are not mixed.
     """
 
     lengths: tuple[int, ...]
@@ -49,6 +51,7 @@ class Plan:
     queries: int
     seed: int
     task: MembershipConfig
+    version: int = 2
 
     @property
     def digest(self) -> str:
