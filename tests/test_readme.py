@@ -101,6 +101,12 @@ def test_online_use(outputs, monkeypatch):
     exec(ONLINE.replace("outputs/<run>", "outputs/run"), {})
 
 
+def test_its_tables_are_those_of_the_committed_results():
+    from lab.results import RESULTS, readme_text
+
+    assert readme_text(TEXT, RESULTS) == TEXT, "run: python -m lab.results readme"
+
+
 def test_what_it_names_exists():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`?make ([a-z-]+)", TEXT):
