@@ -16,6 +16,7 @@ them), and a server that does not answer is noted and left for later. The folder
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import math
@@ -24,6 +25,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import PIL.Image
+from matplotlib.figure import Figure
 
 from scoring.cells import CellKey
 from scoring.comparisons import CellScore
@@ -94,6 +98,14 @@ def log_scores(
     ids.append(run.id)
     run.finish()
     return ids
+
+
+def _picture(figure: Figure) -> PIL.Image.Image:
+    """A figure as pixels: given the figure itself, W&B would ask for pyplot, which nothing here imports."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    buffer.seek(0)
+    return PIL.Image.open(buffer)
 
 
 def curve_rows(cells: Sequence[CellScore]) -> list[list[Any]]:
@@ -221,7 +233,7 @@ def _log_comparison(wandb: Any, run: wandb.Run, scores: Scores, report: str | Pa
                 run.log({f"coverage_accuracy/{_name(cells[0])}": _chart(wandb, rows, title, by_system=True)})
     if figures:
         for name, figure in all_figures(scores):
-            run.log({f"figures/{name}": wandb.Image(figure)})
+            run.log({f"figures/{name}": wandb.Image(_picture(figure))})
     if report is not None:
         run.log({"report": wandb.Html(Path(report).read_text(encoding="utf-8"), inject=False)})
 

@@ -179,3 +179,15 @@ def test_a_server_that_does_not_answer_is_left_for_later(rows, tmp_path, monkeyp
     ids = log_scores(scores, tmp_path, mode="online", figures=False)
     assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == len(ids) == 2
     assert "upload it with `wandb sync`" in caplog.text
+
+
+def test_figures_are_logged_in_a_process_without_pyplot(rows, tmp_path, monkeypatch):
+    import sys
+
+    import matplotlib
+
+    monkeypatch.delattr(matplotlib, "pyplot", raising=False)
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+    scores = score(rows([(1, 1, 0.9), (0, 0, 0.8)]), Settings(redraws=5, selectivity_redraws=5))
+    log_scores(scores, tmp_path, mode="offline")
+    assert list((tmp_path / "wandb").glob("offline-run-*/files/media/images/figures/*.png"))
