@@ -14,7 +14,8 @@ ALLOWED = {
     "tasks": set(),
     "scoring": set(),
     "backbones": {"kernels", "flops"},
-    "lab": {"backbones", "flops", "kernels", "scoring", "tasks"},
+    "vlms": {"tasks", "flops"},
+    "lab": {"backbones", "flops", "kernels", "scoring", "tasks", "vlms"},
 }
 OURS = {*ALLOWED, "train", "evaluate", "benchmarks", "tests"}
 
