@@ -56,10 +56,6 @@ class GatedDeltaNet(LinearMemoryLayer):
         def __post_init__(self):
             if not 0 < self.max_beta <= 2:
                 raise ValueError(f"max_beta={self.max_beta}: above 2 the state grows without bound; choose 1 or 2")
-            if not 0 <= self.a_min <= self.a_max:
-                raise ValueError(f"a_min={self.a_min}, a_max={self.a_max}: need 0 <= a_min <= a_max")
-            if not 0 < self.dt_min <= self.dt_max:
-                raise ValueError(f"dt_min={self.dt_min}, dt_max={self.dt_max}: need 0 < dt_min <= dt_max")
 
     def __init__(self, width: int, config: Config, index: int = 0, depth: int = 3):
         super().__init__(width, config, index, depth)

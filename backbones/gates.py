@@ -62,10 +62,17 @@ class HeadDecay(Float32Module):
         heads: H.
         a_min, a_max: A = exp(A_log) starts uniform between them. A is floored at 1e-3: log 0 would kill the head.
         dt_min, dt_max: softplus(dt_bias) starts log-uniform between them.
+
+    Raises:
+        ValueError: bounds out of order, or a step size of 0.
     """
 
-    def __init__(self, heads: int, a_min: float, a_max: float, dt_min: float = 1e-3, dt_max: float = 0.1):
+    def __init__(self, heads: int, a_min: float, a_max: float, dt_min: float, dt_max: float):
         super().__init__()
+        if not 0 <= a_min <= a_max:
+            raise ValueError(f"a_min={a_min}, a_max={a_max}: need 0 <= a_min <= a_max")
+        if not 0 < dt_min <= dt_max:
+            raise ValueError(f"dt_min={dt_min}, dt_max={dt_max}: need 0 < dt_min <= dt_max")
         a = torch.empty(heads, dtype=torch.float32).uniform_(a_min, a_max).clamp_min(1e-3)
         dt = torch.empty(heads, dtype=torch.float32).uniform_(math.log(dt_min), math.log(dt_max)).exp()
         self.A_log = no_decay(nn.Parameter(a.log()))

@@ -66,12 +66,6 @@ class Mamba2(LinearMemoryLayer):
         dt_max: float = 0.1
         """... to here."""
 
-        def __post_init__(self):
-            if not 0 <= self.a_min <= self.a_max:
-                raise ValueError(f"a_min={self.a_min}, a_max={self.a_max}: need 0 <= a_min <= a_max")
-            if not 0 < self.dt_min <= self.dt_max:
-                raise ValueError(f"dt_min={self.dt_min}, dt_max={self.dt_max}: need 0 < dt_min <= dt_max")
-
     def __init__(self, width: int, config: Config, index: int = 0, depth: int = 3):
         super().__init__(width, config, index, depth)
         self.inner, self.key_dim, self.value_dim = config.expand * width, config.state_expand * width, config.head_dim

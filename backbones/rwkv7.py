@@ -66,10 +66,11 @@ class Keys:
     erase: tuple[Tensor, Tensor]  # each [B, L, H, K]
     v_first: Tensor  # [B, L, D]
 
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Keys:
-        return Keys(
-            fn(self.k), fn(self.v), fn(self.log_decay), (fn(self.erase[0]), fn(self.erase[1])), fn(self.v_first)
-        )
+    def __getitem__(self, index: slice | list[int] | int) -> Keys:
+        """Some of the tokens; one token, by its number, has no axis L."""
+        tensors = (self.k, self.v, self.log_decay, *self.erase, self.v_first)
+        k, v, log_decay, a, b, v_first = (x[:, index] for x in tensors)
+        return Keys(k, v, log_decay, (a, b), v_first)
 
     @property
     def write(self) -> dict:
@@ -225,7 +226,7 @@ class RWKV7(MemoryLayer):
 
     def _keys(self, x: Tensor, delta: Tensor, v_first: Tensor | None) -> Keys:
         """The writing side, from the normed input and its difference to the token before, [..., D]."""
-        _, x_w, x_k, x_v, x_a, _ = (torch.addcmul(x, delta, mu) for mu in self.mu.unbind())
+        x_w, x_k, x_v, x_a = (torch.addcmul(x, delta, mu) for mu in self.mu[1:5])
         log_decay = -MAX_DECAY * wide(self.decay(x_w)).sigmoid()
         k, v, a = self.key(x_k), self.value(x_v), wide(self.rate(x_a)).sigmoid()
         if v_first is None:
@@ -263,28 +264,25 @@ class RWKV7(MemoryLayer):
         delta = torch.cat([state.time_x[:, None], x[:, :-1]], 1) - x
         keys = self._keys(x, delta, v_first)
         options = {"kernel": self.kernel, "min_log_decay": -MAX_DECAY}
-        S, start, o, S_at = state.S, 0, [], []
+        S, start, o, S_at, last = state.S, 0, [], [], [t - 1 for t in times]
         if outputs:
             r = self._receptance(x, delta)
             for stop in times:
-                part = keys.map(lambda t, a=start, b=stop: t[:, a:b])
-                o_part, S = linear_recurrence(r[:, start:stop], **part.write, state=S, **options)
+                part = slice(start, stop)
+                o_part, S = linear_recurrence(r[:, part], **keys[part].write, state=S, **options)
                 o.append(o_part)
                 S_at.append(S)
                 start = stop
-            last = [t - 1 for t in times]
         else:
-            last = [t - 1 for t in times]
-            residual, x, delta, ends = residual[:, last], x[:, last], delta[:, last], keys.map(lambda t: t[:, last])
+            residual, x, delta, ends = residual[:, last], x[:, last], delta[:, last], keys[last]
             r = self._receptance(x, delta)
-            for i, stop in enumerate(times):
-                if stop - 1 > start:
-                    part = keys.map(lambda t, a=start, b=stop - 1: t[:, a:b])
-                    S = linear_state(**part.write, state=S, **options)
-                o_part, S = linear_step(r[:, i], **ends.map(lambda t, i=i: t[:, i]).write, state=S)
+            for i, t in enumerate(last):
+                if t > start:
+                    S = linear_state(**keys[start:t].write, state=S, **options)
+                o_part, S = linear_step(r[:, i], **ends[i].write, state=S)
                 o.append(o_part[:, None])
                 S_at.append(S)
-                start = stop
+                start = t + 1
             keys = ends
         y = residual + self._time_mix(torch.cat(o, 1), r, keys, x, delta)
         c = self.channel_norm(y)

@@ -160,6 +160,13 @@ def test_initial_decays(name):
         assert (log_decay <= 0).all()
 
 
+def test_bounds_of_the_decays_must_be_in_order():
+    with pytest.raises(ValueError, match="a_min=2"):
+        HeadDecay(4, 2.0, 1.0, 1e-3, 0.1)
+    with pytest.raises(ValueError, match="dt_min=0"):
+        HeadDecay(4, 1.0, 2.0, 0.0, 0.1)
+
+
 def test_unit_of_a_zero_vector_has_a_finite_gradient():
     x = torch.zeros(2, 16, requires_grad=True)
     unit(x).sum().backward()
