@@ -25,7 +25,7 @@ Five rules, each a test in tests/vlms:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -208,9 +208,9 @@ class MemorySystem(Protocol):
         """Answer one question."""
         ...
 
-    def read_many(self, state: Any, queries: Sequence[Query]) -> list[Reply]:
-        """Answer several questions, in order; override it where a batch is faster."""
-        return [self.read(state, query) for query in queries]
+    def read_many(self, state: Any, queries: Sequence[Query]) -> Iterable[Reply]:
+        """Answer several questions, in order, as answers come; override it where a batch or concurrency is faster."""
+        return (self.read(state, query) for query in queries)
 
     def close(self, state: Any) -> None:
         """Release what the state holds outside this process."""
