@@ -26,8 +26,8 @@ other order: there a `symbol` negative stands in, and the pair is not `scored`.
     [(q.candidate, q.label, q.age, q.meta) for q in asked]                              # QueryRecord's fields
 
 A stream holds one or two deviations, so more than one or two pairs (`queries` / 2) ask about the same deviation again,
-beside other corruptions: to ask more, take more streams. For video, `tasks.video.belt_map` and `tasks.video.on_belts`
-put stream and questions on belts; the questions stay the same.
+beside other corruptions: to ask more, take more streams. For video, `tasks.video.assign_belts` and
+`tasks.video.with_belts` put the stream and the same questions on belts.
 
 Everything is a pure function of (config, seed, split, length, index). Source: ECCBench, appendix A.2; how many
 questions it asks per stream and what its corruptions are is not said there.
@@ -44,7 +44,7 @@ import numpy as np
 
 from tasks.batch import SPLITS, VOCABULARY, check_name
 from tasks.lempel_ziv import rate
-from tasks.question import Question
+from tasks.question import Question, occurrences
 from tasks.rng import below, fold, words
 
 VERSION = 1  # raise it when the same arguments would give other data
@@ -176,12 +176,6 @@ def easy_questions(
         age = length - stream.starts[which] - len(deviation)
         asked += [Question(deviation, 1, age, "positive", **common), Question(negative, 0, -1, kind, **common)]
     return [asked[i] for i in np.argsort(word[1:], kind="stable")]
-
-
-def occurrences(symbols: np.ndarray, window: np.ndarray) -> np.ndarray:
-    """Starts of every occurrence of `window` [n] in `symbols` [L] as a contiguous run."""
-    windows = np.lib.stride_tricks.sliding_window_view(symbols, len(window))
-    return np.flatnonzero((windows == window).all(axis=1))
 
 
 def _key(config: EasyHumanConfig, seed: int, index: int, length: int, split: str) -> np.ndarray:

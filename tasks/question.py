@@ -1,6 +1,6 @@
 """One yes/no question about one stream, as the generators of EasyHuman and of video make it.
 
-Letters: n symbols per candidate (3 to 6).
+Letters: L symbols per stream, n symbols per candidate (3 to 6).
 """
 
 from __future__ import annotations
@@ -36,3 +36,9 @@ class Question:
         """What else is known of the question, for a split's `meta` column: JSON types only."""
         known = {"kind": self.kind, "pair": self.pair, "scored": self.scored}
         return known if self.detail is None else known | {"detail": self.detail}
+
+
+def occurrences(stream: np.ndarray, window: np.ndarray) -> np.ndarray:
+    """Starts of every occurrence of `window` [n] in `stream` [L] as a contiguous run, increasing."""
+    windows = np.lib.stride_tricks.sliding_window_view(stream, len(window))
+    return np.flatnonzero((windows == window).all(axis=1))
