@@ -10,22 +10,32 @@
     hist2              the counts of the 256 pairs    the same for a first-order Markov chain
     set1, set2, set3   which 1-, 2-, 3-grams occur    all of the candidate's occur
     exact              the stream                     the candidate occurs
+    recent16 .. 256    the last symbols, so many      it occurs there
+                       bytes (tasks/memories.py)
+    bloom16 .. 4096    a Bloom filter of the grams    all its bits are set
+    counts16 .. 4096   hashed counts of the grams     its counter is above the mean
 
 Positives are copied from the stream and so favour its frequent symbols; on uniform streams of 64 symbols `hist` is
 right 70 % of the time with no memory of order. A backbone has learned the task only above `hist`. Likelihood ratios
 become probabilities through a sigmoid; their thresholds are not tuned, so each accuracy is a lower bound for such a
 memory.
 
+Each says how many bits it keeps of a stream, all that a later write or read needs included. `tasks.limit` bounds what
+any memory of so many bits can do.
+
 Letters: B streams, L symbols, Q queries, k symbols per gram.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from tasks.batch import MAX_CANDIDATE, PAD, VOCABULARY, check_name
+from tasks.batch import VOCABULARY, check_name
+from tasks.grams import candidate_grams, grams, look_up, occurs, tail_of
+from tasks.memories import MEMORIES, SYMBOL_BITS, memory
 
 
 class Solver(Protocol):
@@ -38,6 +48,9 @@ class Solver(Protocol):
 
     def read(self, candidates: torch.Tensor, lengths: torch.Tensor, state: Any) -> torch.Tensor:
         """Probability of yes, float32 [B, Q]."""
+
+    def state_bits(self, length: int) -> int:
+        """Bits kept of a stream of that length."""
 
 
 class GramCounts(NamedTuple):
@@ -62,16 +75,13 @@ class _Counting:
             counts = stream.new_zeros((stream.shape[0], VOCABULARY**self.k))
             state = GramCounts(counts, stream[:, :0], 0)
         symbols = torch.cat((state.tail, stream), dim=1)
-        grams = _grams(symbols, self.k)
-        counts = state.counts.scatter_add(1, grams, torch.ones_like(grams))
-        tail = symbols[:, max(symbols.shape[1] - self.k + 1, 0) :]
-        return GramCounts(counts, tail, state.length + stream.shape[1])
+        new = grams(symbols, self.k)
+        counts = state.counts.scatter_add(1, new, torch.ones_like(new))
+        return GramCounts(counts, tail_of(symbols, self.k - 1), state.length + stream.shape[1])
 
-    def _of(self, candidates: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The k-grams of the candidates [B, Q, 7 - k] and which of them are there (not padding)."""
-        grams = _grams(candidates.masked_fill(candidates == PAD, 0), self.k)
-        there = torch.arange(grams.shape[-1], device=grams.device) <= lengths[..., None] - self.k
-        return grams, there
+    def state_bits(self, length: int) -> int:
+        """A counter to `length` per gram, and the tail; the sum of the counts gives the length away."""
+        return VOCABULARY**self.k * length.bit_length() + (self.k - 1) * SYMBOL_BITS
 
 
 class Histogram(_Counting):
@@ -81,8 +91,8 @@ class Histogram(_Counting):
         super().__init__(name, k=1)
 
     def read(self, candidates: torch.Tensor, lengths: torch.Tensor, state: GramCounts) -> torch.Tensor:
-        symbols, there = self._of(candidates, lengths)
-        ratio = torch.log(VOCABULARY * _look_up(state.counts, symbols) / state.length)
+        symbols, there = candidate_grams(candidates, lengths, self.k)
+        ratio = torch.log(VOCABULARY * look_up(state.counts, symbols) / state.length)
         return torch.sigmoid(torch.where(there, ratio, 0.0).sum(-1))
 
 
@@ -93,11 +103,11 @@ class PairHistogram(_Counting):
         super().__init__(name, k=2)
 
     def read(self, candidates: torch.Tensor, lengths: torch.Tensor, state: GramCounts) -> torch.Tensor:
-        pairs, there = self._of(candidates, lengths)
+        pairs, there = candidate_grams(candidates, lengths, self.k)
         starts = state.counts.unflatten(1, (VOCABULARY, VOCABULARY)).sum(-1)  # [B, 16] pairs that begin with a symbol
         symbols = starts.scatter_add(1, state.tail, torch.ones_like(state.tail))  # the last symbol begins none
-        first = _look_up(symbols, candidates[..., :1]) / state.length
-        following = _look_up(state.counts, pairs) / _look_up(starts, pairs // VOCABULARY).clamp(min=1)
+        first = look_up(symbols, candidates[..., :1]) / state.length
+        following = look_up(state.counts, pairs) / look_up(starts, pairs // VOCABULARY).clamp(min=1)
         ratio = torch.where(there, torch.log(VOCABULARY * following), 0.0).sum(-1)
         return torch.sigmoid(torch.log(VOCABULARY * first[..., 0]) + ratio)
 
@@ -106,8 +116,12 @@ class GramSet(_Counting):
     """Yes when every k-gram of the candidate has occurred (a candidate shorter than k has none, so always yes)."""
 
     def read(self, candidates: torch.Tensor, lengths: torch.Tensor, state: GramCounts) -> torch.Tensor:
-        grams, there = self._of(candidates, lengths)
-        return ((_look_up(state.counts, grams) > 0) | ~there).all(-1).float()
+        own, there = candidate_grams(candidates, lengths, self.k)
+        return ((look_up(state.counts, own) > 0) | ~there).all(-1).float()
+
+    def state_bits(self, length: int) -> int:
+        """A bit per gram (the counts are for convenience) and the tail."""
+        return VOCABULARY**self.k + (self.k - 1) * SYMBOL_BITS
 
 
 class ExactStore:
@@ -120,12 +134,10 @@ class ExactStore:
         return stream if state is None else torch.cat((state, stream), dim=1)
 
     def read(self, candidates: torch.Tensor, lengths: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        padded = torch.nn.functional.pad(state, (0, MAX_CANDIDATE - 1), value=-1)  # no symbol is -1: windows end in x
-        match = torch.ones((*lengths.shape, state.shape[1]), dtype=torch.bool, device=state.device)  # [B, Q, start]
-        for place in range(MAX_CANDIDATE):
-            shifted = padded[:, None, place : place + state.shape[1]]
-            match &= (shifted == candidates[..., place, None]) | (place >= lengths)[..., None]
-        return match.any(-1).float()
+        return occurs(candidates, lengths, state).float()
+
+    def state_bits(self, length: int) -> int:
+        return length * SYMBOL_BITS
 
 
 class Coin:
@@ -146,6 +158,9 @@ class Coin:
             number = _scramble(number * 17 + symbol)
         return number.float() / _PRIME
 
+    def state_bits(self, length: int) -> int:
+        return _PRIME.bit_length()
+
 
 _PRIME = 2**31 - 1
 
@@ -155,20 +170,7 @@ def _scramble(x: torch.Tensor) -> torch.Tensor:
     return (x * 48271 + 11) % _PRIME
 
 
-def _grams(symbols: torch.Tensor, k: int) -> torch.Tensor:
-    """All k-grams [..., L - k + 1] of symbols [..., L] as base-16 numbers."""
-    if symbols.shape[-1] < k:
-        return symbols[..., :0]
-    weights = VOCABULARY ** torch.arange(k - 1, -1, -1, device=symbols.device)
-    return (symbols.unfold(-1, k, 1) * weights).sum(-1)
-
-
-def _look_up(table: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    """table[b, at[b, ...]] for a table [B, N] and places [B, ...]."""
-    return table.gather(1, at.flatten(1)).view(at.shape)
-
-
-_MAKERS = {
+_MAKERS: dict[str, Callable[[str], Solver]] = {
     "coin": Coin,
     "hist": Histogram,
     "hist2": PairHistogram,
@@ -178,13 +180,14 @@ _MAKERS = {
     "exact": ExactStore,
 }
 SOLVERS = tuple(_MAKERS)
+_MAKERS |= dict.fromkeys(MEMORIES, memory)
 
 
 def solver(name: str) -> Solver:
-    """The reference solver of that name.
+    """The reference solver or bounded memory of that name.
 
     Raises:
         ValueError: for an unknown name; lists the known ones.
     """
-    check_name("solver", name, SOLVERS)
+    check_name("solver", name, tuple(_MAKERS))
     return _MAKERS[name](name)
