@@ -52,8 +52,8 @@ class QueryRecord:
     query_id: str
     """Unique within the split."""
     query_set: str
-    """How its negatives were made: "uniform", "near" or "order" (text), "symbol" or "order" (easyhuman), the variant
-    (video)."""
+    """How its negatives were made: "uniform", "near" or "order" (text), "symbol" or "order" (easyhuman), "uniform"
+    (sequential video) or "spatial"."""
     candidate: np.ndarray
     """uint8 [n]."""
     label: int

@@ -177,8 +177,7 @@ def load(path: str | os.PathLike[str]) -> Split:
     for name in wanted:
         if name not in digests:
             raise SplitError(f"{folder / CHECKSUMS} does not list {name}, which {INDEX} needs; {again}")
-    for name, expected in digests.items():
-        check_digest(folder / name, expected, f"{CHECKSUMS} says", again)
+        check_digest(folder / name, digests[name], f"{CHECKSUMS} says", again)
     _check_tag(folder / CROISSANT, _json_object(folder / CROISSANT, again), index["version"], again)
     cells = [_open_cell(folder, entry, index["version"], digests, again) for entry in index["cells"]]
     return Split(index["split"], index["version"], int(index["seed"]), cells, index["recipe"])
@@ -210,9 +209,16 @@ def read_index(folder: Path) -> dict[str, Any]:
     return index
 
 
+def read_digests(path: Path) -> dict[str, str]:
+    """{file: SHA-256} of a checksum file, without lines that are none."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    pairs = (line.partition("  ") for line in lines if not line.startswith("#"))
+    return {name: value for value, _, name in pairs if name and len(value) == 64}
+
+
 def build_command(index: dict[str, Any], folder: Path) -> str:
     """The command that makes a split again, from its recipe."""
-    options = " ".join(f"{key}={_option(value)}" for key, value in index["recipe"].items() if key != "split")
+    options = " ".join(f"{key}={option(value)}" for key, value in index["recipe"].items())
     return f"python -m tasks build split={index['split']} out={folder} {options}"
 
 
@@ -289,16 +295,10 @@ def _check_tag(path: Path, tags: dict[str, Any], version: str, again: str) -> No
 
 def _read_checksums(folder: Path, version: str, again: str) -> dict[str, str]:
     path = folder / CHECKSUMS
-    head, *lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+    head = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     if head != f"# {NAME} {version}":
         raise SplitError(f"{path}: begins with {head!r} instead of '# {NAME} {version}'; {again}")
-    digests = {}
-    for number, line in enumerate(lines, 2):
-        value, _, name = line.partition("  ")
-        if len(value) != 64 or not name or Path(name).is_absolute() or ".." in Path(name).parts:
-            raise SplitError(f"{path}, line {number}: {line!r} is not a SHA-256 and a file of the split; {again}")
-        digests[name] = value
-    return digests
+    return read_digests(path)
 
 
 def _json_object(path: Path, again: str) -> dict[str, Any]:
@@ -337,5 +337,6 @@ def _meta(text: str) -> dict[str, Any]:
     return json.loads(text)
 
 
-def _option(value: Any) -> str:
+def option(value: Any) -> str:
+    """A recipe's value as the command line has it."""
     return ",".join(str(v) for v in value) if isinstance(value, list | tuple) else str(value)
