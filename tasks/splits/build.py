@@ -134,7 +134,7 @@ def manifest(recipe: Recipe, plan: Plan, made: Made, files: dict[str, Any]) -> d
         }
         if left_out:
             sets[query_set]["why_left_out"] = "pairs about a stream that has no negative of this kind"
-        sets[query_set]["solvers"] = accuracy.get(query_set, {})
+        sets[query_set]["solvers"] = accuracy.get(query_set, {})  # none where no pair could be kept
     described = {
         "format": storage.NAME,
         "version": recipe.version,
