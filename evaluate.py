@@ -1,7 +1,9 @@
-"""Evaluate trained memories: their answers to longer streams, scored and drawn.
+"""Evaluate memories: their answers to streams, scored and drawn.
 
-    python evaluate.py run=outputs/<run>          one run
-    python evaluate.py 'runs=outputs/*'           all runs together, one frontier
+    python evaluate.py run=outputs/<run>                          one run, beyond its training length
+    python evaluate.py 'runs=outputs/*'                           all runs together, one frontier
+    python evaluate.py split=outputs/text memory=coin             any memory, on a split
+    python evaluate.py split=outputs/text memory=server memory.model=NAME 'runs=outputs/*'
     python evaluate.py --help
 
 The same command continues an evaluation that was interrupted, and asks no question twice.
@@ -13,9 +15,9 @@ from lab.config import run_hydra
 
 
 def main(cfg: DictConfig) -> None:
-    from lab.report import evaluate_runs
+    from lab.report import report
 
-    evaluate_runs(cfg)
+    report(cfg)
 
 
 if __name__ == "__main__":

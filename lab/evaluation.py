@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
 
 from backbones.run import Run, RunError, replacing
 from scoring import ResponseWriter
-from tasks import Batch, MembershipConfig, ask, low_streams, streams
+from tasks import BANDS, QUERY_SETS, Batch, MembershipConfig, ask, low_streams, streams
 from tasks.solvers import SOLVERS, solver
 
 from .console import progress
 
 TOKENS_PER_CHUNK = 1 << 14
 """Stream tokens written at once: bounds the memory of an evaluation whatever its lengths."""
+STREAMS = 200
+"""Per band and length, where the command names no number."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,14 @@ class Plan:
     @property
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def task_name(self) -> str:
+        """Of the response table: the paper's task is "membership"; another alphabet or other candidates are named."""
+        if self.task == MembershipConfig():
+            return "membership"
+        candidates = ", ".join(map(str, self.task.candidate_lengths))
+        return f"membership of {candidates} among {self.task.vocabulary} symbols"
 
     def chunks(self) -> Iterator[tuple[str, int, range]]:
         """(band, length, stream indices), few enough streams at a time to write them together."""
@@ -151,7 +162,7 @@ class Streams:
             raise RunError(f"{path} is damaged ({error}); delete it, it will be generated again") from None
 
 
-def rows(system: System, batch: Batch, length: int, p_yes: torch.Tensor) -> dict[str, Any]:
+def rows(system: System, batch: Batch, length: int, p_yes: torch.Tensor, task: str) -> dict[str, Any]:
     """Columns of the response table for one batch: a row per query that is of the kind asked for (`Batch.scored`)."""
     B, Q = batch.labels.shape
     keep = batch.scored.numpy().ravel()
@@ -162,7 +173,7 @@ def rows(system: System, batch: Batch, length: int, p_yes: torch.Tensor) -> dict
         "system": np.full(B * Q, system.name),
         "architecture": np.full(B * Q, system.architecture),
         "width": [system.width] * (B * Q),
-        "task": np.full(B * Q, "membership"),
+        "task": np.full(B * Q, task),
         "split": np.full(B * Q, batch.split),
         "query_set": np.full(B * Q, batch.query_set),
         "band": np.full(B * Q, batch.band),
@@ -212,26 +223,49 @@ def evaluate(systems: Sequence[System], plan: Plan, path: Path, source: Streams)
                     for q in plan.query_sets
                 ]
                 answers = system.answer(batches[0].stream, batches)
-                columns = [rows(system, b, length, p) for b, p in zip(batches, answers, strict=True)]
+                columns = [rows(system, b, length, p, plan.task_name) for b, p in zip(batches, answers, strict=True)]
                 writer.append(part, {k: np.concatenate([c[k] for c in columns]) for k in columns[0]})
             advance(number + 1)
         writer.finish()
     return path
 
 
-def plan_for(cfg: DictConfig, trained_length: int) -> Plan:
+def trained_task(run: Run) -> MembershipConfig:
+    """What streams and candidates a run was trained on, from its own configuration.
+
+    Raises:
+        RunError: its configuration is missing, or does not say.
+    """
+    try:
+        task = OmegaConf.load(run.config).task
+        return MembershipConfig(vocabulary=task.vocabulary, candidate_lengths=tuple(task.candidate_lengths))
+    except (OSError, YAMLError, AttributeError) as error:
+        raise RunError(f"{run.config} does not say what the run was trained on ({error}); train it again") from None
+
+
+def plan_for(cfg: DictConfig, trained_length: int, task: MembershipConfig | None = None) -> Plan:
     """The questions for a run: 1x, 2x and 4x its longest training length unless the configuration names lengths."""
     lengths = cfg.lengths or [factor * trained_length for factor in cfg.factors]
-    task = MembershipConfig(**OmegaConf.to_container(cfg.task)) if cfg.get("task") else MembershipConfig()
     return Plan(
         tuple(int(n) for n in lengths),
-        tuple(cfg.bands),
-        tuple(cfg.query_sets),
-        cfg.streams,
+        tuple(cfg.bands or BANDS),
+        tuple(cfg.query_sets or QUERY_SETS),
+        cfg.streams or STREAMS,
         cfg.queries,
         cfg.seed,
-        task,
+        task or MembershipConfig(),
     )
+
+
+def united(plans: Iterable[Plan]) -> list[Plan]:
+    """Plans that differ in their lengths only as one, so that no question is in two of them."""
+    lengths: dict[str, set[int]] = {}
+    without: dict[str, Plan] = {}
+    for plan in plans:
+        bare = replace(plan, lengths=())
+        without[bare.digest] = bare
+        lengths.setdefault(bare.digest, set()).update(plan.lengths)
+    return [replace(plan, lengths=tuple(sorted(lengths[digest]))) for digest, plan in without.items()]
 
 
 def references(plan: Plan, folder: Path, source: Streams) -> Path:

@@ -7,7 +7,7 @@
     local/        models run here, through transformers
     server.py     models behind an OpenAI-compatible address
 
-`lab/harness.py` asks; docs/memory_systems.md shows how to add a memory. The libraries of the models are the extra `vlm`.
+`lab/harness.py` asks; docs/memory_systems.md shows how to add a memory. The models' libraries are the extra `vlm`.
 """
 
 from vlms.protocol import (
