@@ -6,7 +6,7 @@
 
 A token's key is the network's input and its value minus its key the target; one gradient step per token, with a
 learned rate per token and head, the gradients of a mini-batch all taken at the weights it began with. Within it the
-weights a token sees are those weights minus tau_p times the gradients so far, tau_p = max(0, 1/(p + 1) + theta_p) and
+weights a token sees are those weights minus tau_p times the gradients so far, tau_p = max(0, 1 + theta_p) / (p + 1) and
 p the token's place in the mini-batch: a running mean. q and k are rotated by p.
 
 Sun et al., "Learning to (Learn at Test Time): RNNs with Expressive Hidden States", 2024, arXiv 2407.04620; ECCBench,
@@ -15,7 +15,9 @@ Table 11 (window 16, mini-batch 256 at D = 64 and 128 at D = 128, gate, MLP 1) a
 No public code has this very block (test-time-training/ttt-lm-pytorch has no window, ttt-video-dit is not causal inside
 a mini-batch), so the order above, projections of its own for the fast weights, and a projected gate are assumed;
 `gate="tanh"` is the other reading, a free gate per channel. Window keys are stored before rotation and rotated by their
-place in the window, which gives the same scores as the position in the stream and needs no counter.
+place in the window, which gives the same scores as the position in the stream and needs no counter. Upstream adds theta
+to 1/(p + 1) instead; a step of Adam is then as large as tau itself, and within 20 steps at 3e-3 a tenth of the places
+had tau clamped at zero, where no gradient can bring it back.
 
 A query right after a full mini-batch is the first token of the next: its own gradient then enters with weight
 tau_0 = 1, where a stream token's ends with 1/b. That is the definition, not an accident of the code; train with lengths
@@ -160,8 +162,8 @@ class TTTMLP(MemoryLayer):
 
     def _inner(self) -> InnerLoop:
         theta = wide(self.theta)
-        mean = 1 / torch.arange(1, self.mini_batch + 1, dtype=theta.dtype, device=theta.device)
-        return InnerLoop((mean + theta).clamp_min(0), wide(self.inner_norm_weight), wide(self.inner_norm_bias))
+        tau = (1 + theta).clamp_min(0) / torch.arange(1, self.mini_batch + 1, device=theta.device)
+        return InnerLoop(tau, wide(self.inner_norm_weight), wide(self.inner_norm_bias))
 
     def _fast_output(self, x: Tensor, o_BLHF: Tensor) -> Tensor:
         y = self.post_norm(o_BLHF.flatten(-2).to(x.dtype))

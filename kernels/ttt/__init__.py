@@ -7,7 +7,7 @@ the weights it began with, the anchor A:
     f(x; W) = gelu(x W1 + b1) W2 + b2                     gelu in its tanh form
     loss_t  = 1/2 | LN(f(k_t; A)) - (v_t - k_t) |^2       LN over F with a weight and a bias per head, eps 1e-6
     G_t     = G_{t-1} + lr_t d loss_t / d A               G = 0 when a mini-batch begins
-    W_t     = A - tau_p G_t                               p = 0 .. b - 1 within the mini-batch, tau_p about 1 / (p + 1)
+    W_t     = A - tau_p G_t                               p = 0 .. b - 1 within the mini-batch, tau_p near 1 / (p + 1)
     o_t     = q_t + LN(f(q_t; W_t))
     A <- W_t, G <- 0                                      after p = b - 1
 

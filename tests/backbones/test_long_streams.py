@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from backbones import build
@@ -185,9 +184,6 @@ def test_every_parameter_learns(name):
     """Off a state, without the top layer's outputs, after 300 tokens: all but what 12 blocks of the Compressive
     Transformer would need (see its own tests)."""
     memory = make(name, 64)
-    for layer in memory.layers:
-        if name == "ttt_mlp":  # noise of 0.05 would clamp the step sizes 1 / (p + 1) of late positions at zero
-            nn.init.zeros_(layer.theta)
     x = tokens(memory, 1, 300)
     with auxiliary_losses() as losses:
         answers = memory.read(tokens(memory, 1, 4, seed=5), memory.write(x, outputs=False)[1])
