@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import lightning
 import torch
@@ -30,6 +30,19 @@ def load_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         ) from error
 
 
+class Notice(Protocol):
+    """An announcement that the process will end soon."""
+
+    received: Any
+    """None while there is none."""
+
+    def listen(self) -> None:
+        """From now on, hear of it."""
+
+    def obey(self) -> None:
+        """Do what it asks; the state is on disk."""
+
+
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Checkpoints that a kill or a full disk leaves whole."""
 
@@ -45,29 +58,61 @@ class SaveLast(Callback):
     """`last.ckpt`: everything that resuming needs, after each validation and every `seconds` between them.
 
     At a step that validates, the checkpoint comes after the validation and holds its result, so that a resumed run
-    neither repeats nor skips one.
+    neither repeats nor skips one. All processes of a distributed run save and stop at the same step, whichever of them
+    a clock or a signal told: a checkpoint is a collective.
 
     Args:
         run: where to.
         validate_every: steps between validations.
         seconds: the most that a kill can lose.
+        notice: a scheduler's announcements; when one comes, save at once and obey it.
     """
 
-    def __init__(self, run: Run, validate_every: int, seconds: float = 60.0):
-        self.run, self.validate_every, self.seconds = run, validate_every, seconds
+    def __init__(self, run: Run, validate_every: int, seconds: float = 60.0, notice: Notice | None = None):
+        self.run, self.validate_every, self.seconds, self.notice = run, validate_every, seconds, notice
         self._saved = time.monotonic()
 
     def _save(self, trainer: lightning.Trainer) -> None:
         trainer.save_checkpoint(self.run.last, weights_only=False)  # False: the optimiser and loops too
         self._saved = time.monotonic()
 
+    def _told(self, trainer: lightning.Trainer) -> bool:
+        return self._any(trainer, self.notice is not None and self.notice.received is not None)
+
+    @staticmethod
+    def _any(trainer: lightning.Trainer, here: bool) -> bool:
+        """Whether it holds in any process of the run."""
+        return here if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(here, all=False)
+
+    def on_train_start(self, *_: Any) -> None:
+        if self.notice is not None:
+            self.notice.listen()
+
     def on_train_batch_end(self, trainer, *_: Any) -> None:
-        if trainer.global_step % self.validate_every and time.monotonic() - self._saved > self.seconds:
+        if trainer.global_step % self.validate_every == 0:
+            return
+        told = self._told(trainer)
+        if told or self._any(trainer, time.monotonic() - self._saved > self.seconds):
             self._save(trainer)
+        if told:
+            self.notice.obey()
 
     def on_validation_end(self, trainer, _module) -> None:
-        if not trainer.sanity_checking:
-            self._save(trainer)
+        if trainer.sanity_checking:
+            return
+        self._save(trainer)
+        if self._told(trainer):
+            self.notice.obey()
+
+
+class OnResume(Callback):
+    """Calls `continue_at(step)` when a checkpoint has been read, before anything is logged."""
+
+    def __init__(self, continue_at: Callable[[int], None]):
+        self.continue_at = continue_at
+
+    def on_load_checkpoint(self, _trainer, _module, checkpoint: dict[str, Any]) -> None:
+        self.continue_at(int(checkpoint["global_step"]))
 
 
 class SaveBest(Callback):

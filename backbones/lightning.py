@@ -64,6 +64,24 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     return [{"params": decay, "weight_decay": weight_decay}, {"params": keep, "weight_decay": 0.0}]
 
 
+def untouched(model: MembershipModel, length: int) -> list[str]:
+    """Names of parameters that a stream of `length` symbols gives no gradient: a memory that a short stream never
+    fills has some. DistributedDataParallel waits for their gradients for ever unless it is told to look for them.
+
+    The model's gradients are left as they were, empty.
+    """
+    device = model.head.weight.device
+    stream = torch.zeros(1, length, dtype=torch.int64, device=device)
+    candidates = stream.new_zeros(1, 1, model.candidate.longest)
+    lengths = stream.new_full((1, 1), model.candidate.longest)
+    with auxiliary_losses() as extra:
+        loss = model(stream, candidates, lengths, (length,)).sum()
+        sum(extra.values(), loss).backward()
+    names = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    model.zero_grad(set_to_none=True)
+    return names
+
+
 class MembershipTraining(lightning.LightningModule):
     """Cross-entropy on two logits, plus whatever auxiliary losses the layers name.
 
@@ -98,10 +116,10 @@ class MembershipTraining(lightning.LightningModule):
         with auxiliary_losses() as extra:
             logits = self.model(batch.stream, batch.candidates, batch.lengths, batch.times)
         loss = F.cross_entropy(logits.flatten(0, 1).float(), batch.labels.flatten())
-        self.log("train/loss", loss, prog_bar=True)
+        self.log("train/loss", loss, prog_bar=True, sync_dist=True)  # the mean over all processes, as one would log
         self.log("train/length", float(batch.stream.shape[1]))
         for name, value in extra.items():
-            self.log(f"train/{name}", value)
+            self.log(f"train/{name}", value, sync_dist=True)
             loss = loss + self.auxiliary_weights.get(name, 1.0) * value
         return loss
 

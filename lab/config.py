@@ -10,8 +10,10 @@ import dataclasses
 import difflib
 import hashlib
 import importlib
+import importlib.util
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -28,11 +30,17 @@ from backbones import available, lookup
 from backbones.run import RunError
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-NOT_IDENTITY = ("name", "outputs", "resume", "logger", "threads", "workers", "device", "devices", "minutes", "plugins")
+NOT_IDENTITY = (
+    "name", "outputs", "resume", "logger", "threads", "workers", "device", "devices", "minutes", "plugins", "sweep"
+)  # fmt: skip
 """Settings that change how a run is executed or shown, not what it computes."""
 
 DEFAULT_TRAINING = {"lr": {"cpu": 3e-3, "paper": 6e-4}, "batch_size": {"cpu": 16, "paper": 64}}
 """For a backbone without a YAML file of its own."""
+
+
+PRINTING = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version"}
+"""Options of Hydra that print something and run nothing."""
 
 
 class UsageError(ValueError):
@@ -72,22 +80,50 @@ def register_backbones() -> None:
             store.store(group="backbone", name=name, node=node)
 
 
+def files_of(group: str) -> list[str]:
+    """Names of the YAML files of a group."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def choices() -> str:
+    """The groups of train.py with their choices, one a line: what `--help` shows."""
+    defaults = OmegaConf.load(CONFIGS / "train.yaml").defaults
+    groups = [group for default in defaults if isinstance(default, DictConfig) for group in default]
+    known = {group: files_of(group) for group in groups if "/" not in group} | {"backbone": available()}
+    return "\n".join(f"  {group}: {', '.join(names)}" for group, names in known.items())
+
+
+OmegaConf.register_new_resolver("choices", choices, replace=True)
+
+
 def check_names(argv: list[str]) -> None:
-    """Stop at an unknown backbone or preset with the known names."""
-    presets = sorted(path.stem for path in (CONFIGS / "preset").glob("*.yaml"))
-    for key, known in (("backbone", available()), ("preset", presets)):
+    """Stop at an unknown backbone, preset, launcher or sweep with the known names, and at a launcher that is not
+    installed with the line that installs it."""
+    groups = {group: files_of(group) for group in ("preset", "launcher", "sweep")} | {"backbone": available()}
+    for key, known in groups.items():
         for name in (value_of(argv, key) or "").split(","):
             if name and name not in known:
                 near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
                 hint = f" Did you mean {' or '.join(near)}?" if near else ""
                 raise UsageError(f"no {key} is called {name!r}.{hint} Known: {', '.join(known)}.")
+    launcher = value_of(argv, "launcher") or ""
+    package = {"submitit": "hydra_plugins.hydra_submitit_launcher", "ray": "ray"}.get(launcher.split("_")[0])
+    if package and not _installed(package):
+        raise UsageError(f"launcher={launcher} needs {package}: pip install 'ecclab[cluster]'")
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent is not there
+        return False
 
 
 def check_settings(argv: list[str], config: str) -> None:
     """Stop at a setting that does not exist, with near ones: Hydra's own advice would be to add the typo."""
     given = [arg.split("=", 1)[0] for arg in argv if "=" in arg and arg[0] not in "-+~"]
     groups = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
-    chosen = [arg for arg in argv if arg.split("=", 1)[0] in groups and "," not in arg]
+    chosen = [arg for arg in argv if arg.split("=", 1)[0] in groups and "=" in arg and "," not in arg]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         known = list(settings_of(OmegaConf.to_container(compose(config, chosen), resolve=False)))
     GlobalHydra.instance().clear()
@@ -110,14 +146,27 @@ def preset_for_machine() -> str:
     return "paper" if torch.cuda.is_available() else "cpu"
 
 
+def explain_preset(preset: str) -> str:
+    where, other = ("a CUDA device", "cpu") if preset == "paper" else ("no CUDA device", "paper")
+    return f"preset={preset} is the default here ({where}; preset={other} forces the other)"
+
+
 def run_hydra(script: Callable[[DictConfig], None], config: str) -> None:
     """Run an entry script under Hydra; a usage error is one message and exit code 2."""
     argv, started = sys.argv[1:], []
+    if PRINTING & {arg.split("=", 1)[0] for arg in argv}:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends quietly, like any other tool
+    preset = None
+    if config == "train" and value_of(argv, "preset") is None and value_of(argv, "sweep") is None:
+        preset = preset_for_machine()
 
     @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config)
     def main(cfg: DictConfig) -> None:
+        if preset and not started and os.environ.get("LOCAL_RANK", "0") == "0":
+            print(explain_preset(preset))
         started.append(True)
         try:
+            import_plugins(cfg.plugins)  # a launcher may have brought this function to a new process
             script(cfg)
         except (UsageError, RunError) as error:
             sys.exit(_fail(error))
@@ -132,8 +181,8 @@ def run_hydra(script: Callable[[DictConfig], None], config: str) -> None:
         register_backbones()
         check_names(argv)
         check_settings(argv, config)
-        if config == "train" and value_of(argv, "preset") is None:
-            sys.argv.insert(1, f"preset={preset_for_machine()}")  # before any --option
+        if preset:
+            sys.argv.insert(1, f"preset={preset}")  # before any --option
         main()
     except UsageError as error:
         sys.exit(_fail(error))
@@ -147,23 +196,23 @@ def _fail(error: Exception) -> int:
 
 
 def pick(table: Any, preset: str, width: int) -> Any:
-    """A backbone's value for a preset and width: a scalar, or one per width of which the nearest is taken."""
-    value = table.get("paper" if preset == "paper" else "cpu") if isinstance(table, DictConfig | dict) else table
-    if isinstance(value, DictConfig | dict):
-        nearest = min(value, key=lambda listed: abs(int(listed) - width))
-        value = value[nearest]
-    return value
+    """A value for a preset and width: a scalar, or a table by preset, by width (the nearest is taken), or by both."""
+    if isinstance(table, DictConfig | dict) and {"paper", "cpu"} <= {*table}:
+        table = table["paper" if preset == "paper" else "cpu"]
+    if isinstance(table, DictConfig | dict):
+        table = table[min(table, key=lambda listed: abs(int(listed) - width))]
+    return table
 
 
 def resolve(cfg: DictConfig) -> DictConfig:
-    """Fill what depends on other settings: learning rate and batch size."""
+    """Fill what depends on other settings: learning rate and batch size, given or the backbone's."""
     cfg = cfg.copy()
     for key in ("d", "depth", "seed"):
         if not isinstance(cfg[key], int):
             raise UsageError(f"{key}={cfg[key]}: a whole number is needed")
     for key in ("lr", "batch_size"):
-        if cfg[key] is None:
-            cfg[key] = pick(cfg.backbone[key], cfg.preset, cfg.d)
+        table = cfg.backbone[key] if cfg[key] is None else cfg[key]
+        cfg[key] = pick(table, cfg.preset, cfg.d)
     return cfg
 
 

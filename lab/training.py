@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import warnings
@@ -13,12 +14,16 @@ from typing import Any
 
 import lightning
 import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from lightning.pytorch.callbacks import EarlyStopping, RichProgressBar, Timer
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from backbones import MembershipModel
-from backbones.callbacks import AtomicCheckpointIO, SaveBest, SaveLast, ValidationLines, load_checkpoint
-from backbones.lightning import MembershipTraining, Optimisation
+from backbones.callbacks import AtomicCheckpointIO, OnResume, SaveBest, SaveLast, ValidationLines
+from backbones.lightning import MembershipTraining, Optimisation, untouched
 from backbones.run import Run, replacing
 from tasks import MembershipConfig, sample
 from tasks.datamodule import MembershipData
@@ -26,6 +31,7 @@ from tasks.schedule import EpochSchedule, OnlineSchedule
 
 from .config import UsageError, differences, identity, resolve, run_name
 from .metrics_log import MetricsLog
+from .scheduler import Notice, Stopped, requeue
 from .wandb_logger import wandb_logger
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,13 +112,42 @@ def module_for(cfg: DictConfig, steps: int) -> MembershipTraining:
     return MembershipTraining(model, plan, tuple(cfg.validation.lengths), trained_length(cfg))
 
 
+def strategy_for(cfg: DictConfig, model: MembershipModel, shortest: int) -> DDPStrategy | str:
+    """How several processes share a step.
+
+    Raises:
+        UsageError: a sweep in one process, whose jobs Lightning cannot start again.
+    """
+    if cfg.devices == 1:
+        return "auto"
+    hydra = HydraConfig.instance().cfg
+    if hydra is not None and hydra.hydra.mode == RunMode.MULTIRUN and "SLURM_PROCID" not in os.environ:
+        raise UsageError(
+            f"devices={cfg.devices} in a sweep: each process would run the whole sweep. Use launcher=ray, "
+            "launcher=submitit_slurm with hydra.launcher.tasks_per_node, or one command for each run"
+        )
+    idle = untouched(model, shortest)
+    if idle:
+        kinds = sorted({name.split(".", 3)[-1] for name in idle})
+        say(f"streams of {shortest} give no gradient to {', '.join(kinds)}: DDP looks for unused parameters")
+    return DDPStrategy(find_unused_parameters=bool(idle))
+
+
+@rank_zero_only
+def say(text: str) -> None:
+    """Print, in the first process of a run."""
+    print(text, flush=True)
+
+
 def open_run(cfg: DictConfig) -> Run:
-    """The folder of this configuration, made or found again.
+    """The folder of this configuration, made or found again; the first process of a run alone makes it.
 
     Raises:
         UsageError: the folder holds another configuration, or exists although `resume=false`.
     """
     run = Run(Path(cfg.outputs) / run_name(cfg))
+    if rank_zero_only.rank:
+        return run
     if run.config.exists():
         old = OmegaConf.load(run.config)
         changed = differences(identity(old), identity(cfg))
@@ -139,14 +174,12 @@ def describe(cfg: DictConfig, run: Run, model: MembershipModel, steps: int) -> s
     """What is about to happen, in a few lines."""
     parameters, longest = sum(p.numel() for p in model.parameters()), trained_length(cfg)
     cost = model.price().total(4 * longest + 1) / 1e6
-    where = "a CUDA device is there" if torch.cuda.is_available() else "no CUDA device"
-    other = "cpu" if cfg.preset == "paper" else "paper"
     kernels = dict.fromkeys(filter(None, (layer.explain() for layer in model.backbone.layers)))
     lines = [
         f"{cfg.backbone.name} d={cfg.d}: {parameters:,} parameters, {cost:,.0f} MFLOPs per answer at L={4 * longest}",
         *kernels,
-        f"preset={cfg.preset} ({where}; preset={other} to force the other): {steps:,} steps of "
-        f"{cfg.batch_size} streams, lr {cfg.lr:g}, lengths to {longest}, stop at {cfg.stop.metric} {cfg.stop.at}",
+        f"preset={cfg.preset}: {steps:,} steps of {cfg.batch_size} streams, lr {cfg.lr:g}, lengths to {longest}, "
+        f"stop at {cfg.stop.metric} {cfg.stop.at}",
         f"run folder: {run.path}",
     ]
     return "\n".join(lines)
@@ -175,35 +208,38 @@ def train(cfg: DictConfig) -> Run:
         sample(data.config, cfg.seed, [0], shortest, 2, split="validation")  # do candidates fit the shortest stream?
     except ValueError as error:
         raise UsageError(str(error)) from error
+    strategy = strategy_for(cfg, module.model, shortest)
     run = open_run(cfg)
-    print(describe(cfg, run, module.model, data.schedule.steps), flush=True)
-    if run.record()["status"] == "finished":
-        print(f"already trained; evaluate it with: python evaluate.py run={run.path}")
+    say(describe(cfg, run, module.model, data.schedule.steps))
+    if run.record_file.exists() and run.record()["status"] == "finished":
+        say(f"already trained; evaluate it with: python evaluate.py run={run.path}")
         return run
 
-    resumed = run.last.exists()
-    metrics = MetricsLog(run.path / "metrics.csv")
-    lines = ValidationLines()
+    metrics, lines, best = MetricsLog(run.path / "metrics.csv"), ValidationLines(say), SaveBest(run)
+    notice = Notice()
+
+    @rank_zero_only
+    def continue_at(step: int) -> None:
+        metrics.resume_at(step)
+        say(f"resuming at step {step}")
+
     callbacks = [
+        OnResume(continue_at),
         lines,
         EarlyStopping(cfg.stop.metric, mode="max", patience=10**9, stopping_threshold=cfg.stop.at, verbose=False),
-        SaveBest(run),
-        SaveLast(run, cfg.validation.every),
+        best,
+        SaveLast(run, cfg.validation.every, notice=notice),
     ]
     if cfg.minutes:
         callbacks.append(Timer(timedelta(minutes=cfg.minutes), interval="step", verbose=False))
     if sys.stdout.isatty():
         callbacks.append(RichProgressBar())
-    if resumed:
-        step = int(load_checkpoint(run.last)["global_step"])
-        metrics.resume_at(step)
-        print(f"resuming at step {step}")
     quiet_lightning()
-    mirrors = wandb_logger(cfg, run)
+    mirrors = wandb_logger(cfg, run) if rank_zero_only.rank == 0 else []
     trainer = lightning.Trainer(
         accelerator={"auto": "auto", "cpu": "cpu", "cuda": "gpu"}[cfg.device],
         devices=cfg.devices,
-        strategy="ddp" if cfg.devices > 1 else "auto",
+        strategy=strategy,
         precision=cfg.precision,
         max_steps=data.schedule.steps,
         val_check_interval=cfg.validation.every,
@@ -218,21 +254,30 @@ def train(cfg: DictConfig) -> Run:
         use_distributed_sampler=False,
         plugins=[AtomicCheckpointIO()],
     )
+    stopped = None
     try:
-        trainer.fit(module, data, ckpt_path=str(run.last) if resumed else None, weights_only=True)
+        with notice:
+            trainer.fit(module, data, ckpt_path=str(run.last) if run.last.exists() else None, weights_only=True)
+    except Stopped as stop:
+        stopped = stop
     finally:
         for mirror in mirrors:  # also after a failure, and before the next job of a sweep
             mirror.experiment.finish()
+    if stopped:
+        if rank_zero_only.rank:
+            sys.exit(0)  # Lightning would kill the first process for any other code
+        print(f"stopped by {stopped.received.name} at step {trainer.global_step}; {requeue(stopped.received)}")
+        sys.exit(stopped.exit_code)
     if trainer.interrupted:
         raise KeyboardInterrupt
-    best = next(c for c in callbacks if isinstance(c, SaveBest))
-    run.write_record(
-        status="finished", steps=trainer.global_step, minutes=round(lines.wall.minutes, 2),
-        cpu_minutes=round(lines.cpu.minutes, 2), device=str(module.device),
-        threads=torch.get_num_threads(), best_step=best.step, best_accuracy=best.best,
-    )  # fmt: skip
-    print(f"trained {trainer.global_step} steps in {lines.wall.minutes:.1f} min; evaluate it with:")
-    print(f"  python evaluate.py run={run.path}")
+    if trainer.is_global_zero:
+        run.write_record(
+            status="finished", steps=trainer.global_step, minutes=round(lines.wall.minutes, 2),
+            cpu_minutes=round(lines.cpu.minutes, 2), device=str(module.device),
+            threads=torch.get_num_threads(), best_step=best.step, best_accuracy=best.best,
+        )  # fmt: skip
+    say(f"trained {trainer.global_step} steps in {lines.wall.minutes:.1f} min; evaluate it with:")
+    say(f"  python evaluate.py run={run.path}")
     return run
 
 
@@ -246,6 +291,7 @@ def quiet_lightning() -> None:
         ".*Starting from v1.9.0.*",
         ".*Checkpoint directory.*exists.*",
         ".*IterableDataset.*",
+        ".*recommended to use `sync_dist=True`.*",  # torchmetrics has put the processes together before it is logged
         ".*LeafSpec.*is deprecated.*",  # Lightning's own use of torch
     ):
         warnings.filterwarnings("ignore", message)
