@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from flops import Term, linear, state_read, state_write
-from kernels import linear_read, linear_recurrence, linear_state, linear_step
+from kernels import explain, linear_read, linear_recurrence, linear_state, linear_step
 
 from .auxiliary import add_auxiliary_loss, wants_auxiliary_losses
 from .base import MemoryLayer
@@ -157,6 +157,9 @@ class MoM(MemoryLayer):
         self.out = nn.Linear(width, width, bias=False)
         self.ffn_norm = norm(width)
         self.ffn = SwiGLU(width, config.ffn_ratio, status="assumed")
+
+    def explain(self) -> str:
+        return explain(kernel=self.kernel, device=self.out.weight.device.type, gate="head", erase="delta")
 
     def initial_state(self, batch: int) -> MoMState:
         weight, memories = self.out.weight, self.config.memories + 1

@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flops import Term, linear, state_read, state_write
-from kernels import linear_read, linear_recurrence, linear_state, linear_step
+from kernels import explain, linear_read, linear_recurrence, linear_state, linear_step
 
 from .base import MemoryLayer
 from .gates import count_heads, no_decay, unit, wide
@@ -206,6 +206,9 @@ class RWKV7(MemoryLayer):
     def output_width(self) -> int:
         """D, and D more for v_first below the top layer."""
         return self.width if self.index == self.depth - 1 else 2 * self.width
+
+    def explain(self) -> str:
+        return explain(kernel=self.kernel, device=self.mu.device.type, gate="channel", erase="low rank")
 
     def initial_state(self, batch: int) -> RWKV7State:
         weight = self.out.weight

@@ -172,3 +172,11 @@ def test_unit_of_a_zero_vector_has_a_finite_gradient():
     unit(x).sum().backward()
     assert torch.isfinite(x.grad).all()
     torch.testing.assert_close(unit(torch.full((16,), 3.0)), torch.full((16,), 0.25))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_say_which_kernel_runs(name):
+    layer = build(name, width=64).layers[0]
+    assert "chunk (cpu" in layer.explain()
+    layer.kernel = "reference"
+    assert "reference (cpu" in layer.explain()
