@@ -146,6 +146,12 @@ def preset_for_machine() -> str:
     return "paper" if torch.cuda.is_available() else "cpu"
 
 
+def find_code_in_child_processes() -> None:
+    """Processes that a launcher starts import this code, whether or not it is installed, from any working directory."""
+    paths = [str(CONFIGS.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+
+
 def explain_preset(preset: str) -> str:
     where, other = ("a CUDA device", "cpu") if preset == "paper" else ("no CUDA device", "paper")
     return f"preset={preset} is the default here ({where}; preset={other} forces the other)"
@@ -174,6 +180,7 @@ def run_hydra(script: Callable[[DictConfig], None], config: str) -> None:
             print("\nstopped; the same command continues", file=sys.stderr)
             sys.exit(130)
 
+    find_code_in_child_processes()
     try:
         import_plugins(
             name.strip() for name in (value_of(argv, "plugins") or "").strip("[]").split(",") if name.strip()
