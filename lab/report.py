@@ -183,7 +183,7 @@ def chosen_memory(cfg: DictConfig) -> MemorySystem | None:
     if cfg.memory is None:
         return None
     for name in sorted(OmegaConf.missing_keys(cfg.memory)):
-        raise UsageError(f"memory={cfg.memory.get('kind', '')} needs memory.{name}=...; configs/memory says what it is")
+        raise UsageError(f"memory={cfg.memory.get('kind', '')} needs {name}=...; configs/memory says what it is")
     settings: dict[str, Any] = OmegaConf.to_container(cfg.memory, resolve=True)
     kind, own = settings.pop("kind"), settings.pop("settings", {})
     return build(kind, **settings, **own)

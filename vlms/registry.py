@@ -76,7 +76,7 @@ def lookup(name: str) -> Factory:
         raise MemoryFailure(f"memory {name!r} needs the extra `vlm`: pip install 'ecclab[vlm]' ({error})") from error
 
 
-def build(name: str, **settings: Any) -> MemorySystem:
+def build(name: str, /, **settings: Any) -> MemorySystem:
     """Make a memory system.
 
     Raises:
