@@ -154,10 +154,12 @@ class Run:
 def find_runs(pattern: str | list[str]) -> list[Run]:
     """Run folders that match glob patterns, sorted by name; folders without run.json are passed over.
 
+    A string may hold several patterns, separated by commas.
+
     Raises:
         RunError: nothing matches.
     """
-    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    patterns = [part.strip() for part in pattern.split(",")] if isinstance(pattern, str) else list(pattern)
     paths = sorted({Path(path) for p in patterns for path in glob(p)})
     runs = [Run(path) for path in paths if (path / "run.json").exists()]
     if not runs:

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from backbones import available
-from backbones.run import find_runs
+from backbones.run import Run, find_runs
+from lab.sweeps import best_runs, main
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ("preset=smoke", "schedule.steps=2", "validation.every=1", "validation.lengths=[16]", "logger=csv", "threads=1")
@@ -86,3 +87,27 @@ def test_ray_runs_each_job_in_its_own_process(tmp_path):
     done = sweep(tmp_path, "launcher=ray", "hydra.launcher.cluster_cpus=1", "backbone=gru", "d=16,20")
     assert done.returncode == 0, done.stderr
     assert finished(tmp_path) == {("gru", 16), ("gru", 20)}
+
+
+def test_the_best_of_each_backbone_and_width(tmp_path, capsys):
+    for name, backbone, width, accuracy, status in (
+        ("a", "gru", 64, 0.7, "finished"),
+        ("b", "gru", 64, 0.8, "finished"),
+        ("c", "gru", 64, 0.8, "finished"),
+        ("d", "gru", 64, 0.9, "training"),
+        ("e", "gru", 128, 0.6, "finished"),
+        ("f", "mamba2", 64, 0.5, "finished"),
+    ):
+        run = Run(tmp_path / name)
+        model = {"name": backbone, "width": width, "depth": 3}
+        run.write_record(model=model, preset="cpu", status=status, best_accuracy=accuracy, minutes=1.0)
+        run.config.write_text("lr: 0.003\nbatch_size: 16\n")
+    best = best_runs(find_runs(str(tmp_path / "*")))
+    assert [(run.name, of) for run, of in best] == [("b", 3), ("e", 1), ("f", 1)]
+    assert main([str(tmp_path / "*")]) == 0
+    out = capsys.readouterr().out
+    assert f"python evaluate.py 'runs=\"{tmp_path}/b,{tmp_path}/e,{tmp_path}/f\"'" in out
+    assert [run.name for run in find_runs(f"{tmp_path}/b,{tmp_path}/[ef]")] == ["b", "e", "f"]
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "d")])
+    assert "no run has finished yet" in capsys.readouterr().err
