@@ -1,8 +1,8 @@
 """The paper's evaluation prompts, word for word, and how a prompt and a stream become one input.
 
-The words lie in the text files beside this one; `source.json` says where they are from and pins their hashes. What the
-paper leaves open is decided here once for all systems: the arm's sentence is the last line of the prompt, and the input
-is laid out stream first, as a memory meets it:
+The words lie in the text files beside this one; `source.json` says where they are from, and a test pins them. What
+the paper leaves open is decided here once for all systems: the arm's sentence is the last line of the prompt, and the
+input is laid out stream first, as a memory meets it:
 
     Main sequence: 3, 14, 1, 5, ...          Main video: <frames>
     Candidate sequence: 14, 1, 5             Option video: <frames>
