@@ -1,0 +1,156 @@
+"""Every command and snippet in docs/ runs, with sizes small enough for a test, and every link leads somewhere.
+
+A command whose comment says that it needs Slurm, a GPU, a cluster or hours is composed instead of run: its settings
+exist and fit each other. Pages whose commands need material that their own tests make are in `ELSEWHERE`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+ELSEWHERE = {"memory_systems.md", "splits.md", "study.md"}
+NEEDS = re.compile(r"needs (Slurm|a GPU|a cluster|hours)")
+TINY = ["preset=smoke", "schedule.steps=2", "validation.every=1", "logger=csv", "threads=1", "device=cpu"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line of a ```bash block: what to run, and the comment behind it."""
+
+    page: str
+    text: str
+    comment: str
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.text}"
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(page, text) of the fenced blocks of a language."""
+    pattern = re.compile(rf"```{language}\n(.*?)```", re.DOTALL)
+    pages = [page for page in PAGES if page.name not in ELSEWHERE]
+    return [(page.name, block) for page in pages for block in pattern.findall(page.read_text())]
+
+
+def commands() -> list[Command]:
+    found = []
+    for page, block in blocks("bash"):
+        for line in block.strip().splitlines():
+            text, _, comment = line.partition("  #")
+            text, _, close = text.partition(" # ")
+            found.append(Command(page, text.strip(), comment or close))
+    return found
+
+
+COMMANDS = commands()
+TRAINING = [c for c in COMMANDS if c.text.startswith("python train.py")]
+OTHERS = [c for c in COMMANDS if c not in TRAINING]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with a run called `run` in its outputs, and the backbone of add_a_backbone.md beside them."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "trace.py").write_text(dict(blocks("python"))["add_a_backbone.md"])
+    command = [sys.executable, str(ROOT / "train.py"), *TINY, "backbone=gru", "name=run", "outputs=outputs"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_there_is_something_to_test():
+    assert len(TRAINING) >= 10
+    assert len(OTHERS) >= 5
+    assert any(NEEDS.search(c.comment) for c in TRAINING)
+    assert sum(not NEEDS.search(c.comment) for c in TRAINING) >= 4
+
+
+@pytest.mark.parametrize("command", TRAINING, ids=str)
+def test_training_commands(run_script, folder, monkeypatch, command):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    arguments = shlex.split(command.text)[2:]
+    if NEEDS.search(command.comment):
+        if "launcher=submitit" in command.text:
+            pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+        if "launcher=ray" in command.text:
+            pytest.importorskip("ray")
+        single = [re.sub(r"=(\w+),.*", r"=\1", a) for a in arguments if a != "-m"]  # --cfg knows no sweeps
+        code, out, err = run_script("train.py", *single, "--cfg", "job")
+        assert code == 0, err
+        assert "backbone:" in out
+        return
+    if "launcher=submitit_local" in command.text:
+        pytest.skip("tests/lab/test_sweeps.py runs this launcher")
+    code, out, err = run_script("train.py", *arguments, *TINY, "schedule.steps=1")
+    assert code == 0, err
+    assert "trained 1 steps" in out or "already trained" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", OTHERS, ids=str)
+def test_other_commands(folder, command):
+    """In a shell, as a reader would type them."""
+    text = command.text.replace("<run>", "run")
+    if text.startswith("pytest "):
+        pytest.skip("a test of its own")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", "-c", text], capture_output=True, text=True, cwd=folder, timeout=300, env=env, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() or "chat" in text, "nothing was printed"
+
+
+@pytest.mark.parametrize("page", [page for page, _ in blocks("python")])
+def test_snippets(folder, monkeypatch, page):
+    from backbones.registry import _entries
+
+    monkeypatch.chdir(folder)
+    before = dict(_entries)
+    for name, block in blocks("python"):
+        if name == page:
+            space = {"__name__": "snippet"}
+            exec(compile(block.replace("<run>", "run"), f"docs/{page}", "exec"), space)
+    _entries.clear()
+    _entries.update(before)
+
+
+def test_the_backbone_of_the_page_keeps_its_promises():
+    """Its declared price is what its step executes, and a wrong setting says why."""
+    from backbones import build
+    from backbones.registry import _entries
+    from flops.count import tie
+
+    exec(dict(blocks("python"))["add_a_backbone.md"], {"__name__": "snippet"})
+    assert not tie(build("trace", 16)).problems
+    with pytest.raises(ValueError, match="keep=2 must lie within 0 and 1"):
+        build("trace", 16, keep=2)
+    del _entries["trace"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        assert target.startswith("http") or (page.parent / target).exists(), f"{page.name} links to {target}"
+    for path in re.findall(r"`((?:docs|tests|benchmarks|notebooks|configs|lab|tasks|backbones)/[\w./-]+\.\w+)`", text):
+        if "trace" not in path:
+            assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
+def test_the_index_names_every_page():
+    index = (DOCS / "README.md").read_text()
+    for page in PAGES:
+        assert page.name == "README.md" or f"({page.name})" in index, f"docs/README.md does not link {page.name}"
