@@ -1,126 +1,238 @@
-"""Committed results and the README's tables, both made from run folders by commands.
+"""Committed results and the pages that show them, both made by commands.
 
-    python -m lab.results collect results/cpu outputs/gru outputs/mamba2 ...    run folders -> results/cpu/*.tsv
-    python -m lab.results readme [--check]                                      results/cpu/*.tsv -> README.md
+    python -m lab.results collect results/cpu outputs/laptop      a study's tables and main figures -> results/cpu
+    python -m lab.results readme [--check]                        results/cpu -> README.md and docs/study.md
+    python -m lab.results figures                                 results/cpu/*.tsv -> results/cpu/*.png
 
-A number in the README therefore comes from a file in the repository, which names the code, the seed and the machine.
+A number in a page therefore comes from a file in the repository, which names the code, the seed and the machine. A page
+says where a table goes by a pair of comments, `<!-- ecc -->` and `<!-- /ecc -->`; `BLOCKS` lists them.
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
 import re
+import shutil
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import polars as pl
 
-from backbones.run import Run, replacing
+from backbones.run import replacing
+from tasks.memories import MEMORIES
+from tasks.solvers import SOLVERS
+
+from .figures import is_unlearned, labels, read, save_overview, value_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "cpu"
-SOLVERS = ("hist", "hist2", "set2")
-PER_CELL = ("accuracy", "recall", "specificity", "aurc", "ece")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "study.md")
+FIGURES = ("coverage_accuracy-uniform", "frontier-uniform-L*", "cost_accuracy-uniform-L*")
+"""Of the report's figures, those that are committed beside the overview."""
+SHOWN = ("hist", "hist2", "set2")
 
 
-def learning(run: Run) -> pl.DataFrame:
-    """Validation accuracy against time: one row per validation."""
-    rows = pl.read_csv(run.path / "metrics.csv").filter(pl.col("name").str.contains(r"^(val/accuracy/L|time/)"))
-    wide = rows.pivot("name", index="step", values="value", aggregate_function="last").sort("step")
-    wide = wide.rename({name: name.rsplit("/", 1)[1] for name in wide.columns if "/" in name})
-    return wide.select(pl.lit(run.name).alias("run"), pl.col("step") + 1, pl.exclude("step"))
+def collect(folder: Path, study: Path) -> None:
+    """Copy the tables and main figures of a study.
+
+    Raises:
+        FileNotFoundError: the study has no tables yet.
+    """
+    if not (study / "tables" / "metrics.tsv").exists():
+        raise FileNotFoundError(f"{study} has no tables: run `python -m lab.study experiment=...` first")
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = [path for pattern in FIGURES for path in sorted((study / "figures").glob(f"{pattern}.png"))]
+    for path in [*(study / "tables").glob("*.tsv"), *figures]:
+        name = path.name.replace("-uniform", "")
+        with replacing(folder / name) as temporary:
+            shutil.copyfile(path, temporary)
+    save_overview(folder, folder)
 
 
-def about(run: Run) -> dict[str, object]:
-    """One row per run: what it was and what it took."""
-    record = run.record()
-    kept = ("preset", "seed", "code", "torch", "steps", "minutes", "cpu_minutes", "threads", "best_accuracy")
-    model = record["model"]
-    row = {"run": run.name, "backbone": model["name"], "width": model["width"]}
-    return row | {key: record.get(key) for key in kept} | {"machine": platform.machine()}
+# ---- tables as Markdown ----------------------------------------------------------------------------------------------
+def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = list(heads)
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def collect(folder: Path, runs: list[Run], metrics: Path) -> None:
-    """Write runs.tsv, learning.tsv and metrics.tsv of some runs and their evaluation."""
-    scores = pl.read_parquet(metrics).filter(pl.col("metric").is_in(PER_CELL) & (pl.col("slice") == ""))
-    kept = [
-        "system",
-        "architecture",
-        "width",
-        "query_set",
-        "band",
-        "L",
-        "metric",
-        "value",
-        "low",
-        "high",
-        "n",
-        "streams",
+def share(found: tuple | None, signed: bool = False) -> str:
+    """A share with its interval, e.g. "0.845 [0.829, 0.861]"."""
+    if found is None:
+        return ""
+    sign = "+" if signed else ""
+    value, low, high = (f"{x:{sign}.3f}" for x in found)
+    return value if low == high else f"{value} [{low}, {high}]"
+
+
+def systems_of(metrics: pl.DataFrame, shown: Iterable[str]) -> list[tuple[str, str]]:
+    """(system, label): learned ones as they come, then the given memories with nothing to learn."""
+    names = labels(metrics)
+    learned = sorted((names[s].lower(), s) for s in names if not is_unlearned(s))
+    return [(s, names[s]) for _, s in learned] + [(s, f"*{names[s]}*") for s in shown if s in names]
+
+
+def longer(metrics: pl.DataFrame) -> list[int]:
+    """The lengths beyond the longest that training showed."""
+    lengths = sorted(metrics["L"].unique())
+    return lengths[1:] or lengths
+
+
+def accuracy_block(folder: Path) -> str:
+    """Accuracy by query set, band and length beyond training, beside the reference solvers."""
+    metrics, runs = read(folder, "metrics"), read(folder, "runs")
+    cells = [(q, b, n) for q in ("uniform", "order") for b in ("low", "max") for n in longer(metrics)]
+    found = {cell: value_of(metrics, "accuracy", *cell) for cell in cells}
+    shown = [
+        (r["run"], r["backbone"] if r["width"] == 64 else f"{r['backbone']} D={r['width']}",
+         f"{r['cpu_minutes'] or r['minutes']:.1f}")
+        for r in runs.iter_rows(named=True) if r.get("chosen", True)
+    ]  # fmt: skip
+    rows = [
+        [label, minutes]
+        + [f"{v[0]:.3f} ±{(v[2] - v[1]) / 2:.3f}" if (v := found[c].get(system)) else "" for c in cells]
+        for system, label, minutes in [*shown, *((s, f"*{s}*", "") for s in SHOWN)]
     ]
-    tables = {
-        "runs": pl.DataFrame([about(run) for run in runs]),
-        "learning": pl.concat([learning(run) for run in runs], how="diagonal"),
-        "metrics": scores.select(kept).with_columns(pl.col("value", "low", "high").round(5)),
+    return markdown(["backbone", "CPU min", *(f"{q}, {b}, L={n}" for q, b, n in cells)], rows)
+
+
+def ecc_block(folder: Path) -> str:
+    """Capacity, efficiency, compression and calibration at twice the training length."""
+    metrics = read(folder, "metrics")
+    length = longer(metrics)[0]
+    columns = {
+        "capacity": value_of(metrics, "accuracy", "uniform", "max", length),
+        "MFLOPs per answer": value_of(metrics, "flops", "uniform", "max", length),
+        "compression": value_of(metrics, "compression", "uniform", "low", length),
+        "beyond hist": value_of(metrics, "compression_over_reference", "uniform", "low", length),
+        "AURC, max": value_of(metrics, "aurc", "uniform", "max", length),
+        "ECE, max": value_of(metrics, "ece", "uniform", "max", length),
+        "coverage at 95 %, max": value_of(metrics, "coverage_at_accuracy_0.95", "uniform", "max", length),
     }
-    for name, table in tables.items():
-        with replacing(folder / f"{name}.tsv") as temporary:
-            table.write_csv(temporary, separator="\t")
+    rows = []
+    for system, label in systems_of(metrics, (*SOLVERS[1:], *MEMORIES)):
+        row = [label]
+        for head, found in columns.items():
+            if head == "MFLOPs per answer":
+                row.append(f"{found[system][0] / 1e6:,.0f}" if system in found else "")
+            else:
+                row.append(share(found.get(system), signed=head in ("compression", "beyond hist")))
+        rows.append(row)
+    return markdown([f"L = {length}", *columns], rows)
 
 
-def results_table(folder: Path) -> str:
-    """Accuracy by query set, band and length, beside the reference solvers, as Markdown."""
-    metrics = pl.read_csv(folder / "metrics.tsv", separator="\t")
-    runs = pl.read_csv(folder / "runs.tsv", separator="\t")
-    accuracy = metrics.filter(pl.col("metric") == "accuracy")
-    cells = (
-        accuracy.select("query_set", "band", "L")
-        .unique()
-        .sort(pl.col("query_set") != "uniform", "query_set", "band", "L")
-    )
-    cells = [c for c in cells.iter_rows() if c[0] in ("uniform", "order") and c[2] > cells["L"].min()]
-    heads = [f"{query_set}, {band}, L={length}" for query_set, band, length in cells]
-    lines = ["| backbone | CPU min | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(heads)]
-    names = [(r["run"], r["backbone"], f"{r['cpu_minutes'] or r['minutes']:.1f}") for r in runs.iter_rows(named=True)]
-    for system, label, minutes in [*names, *((s, f"*{s}*", "") for s in SOLVERS)]:
-        values = []
-        for query_set, band, length in cells:
-            row = accuracy.filter(
-                (pl.col("system") == system) & (pl.col("query_set") == query_set)
-                & (pl.col("band") == band) & (pl.col("L") == length)
-            )  # fmt: skip
-            values.append(f"{row['value'][0]:.3f} ±{(row['high'][0] - row['low'][0]) / 2:.3f}" if len(row) else "")
-        lines.append(f"| {label} | {minutes} | " + " | ".join(values) + " |")
-    return "\n".join(lines)
+def negatives_block(folder: Path) -> str:
+    """How much of each gap between bands is easy negatives."""
+    metrics = read(folder, "metrics")
+    length = longer(metrics)[0]
+    gaps = {q: value_of(metrics, "compression", q, "low", length) for q in ("uniform", "near", "order")}
+    over = value_of(metrics, "compression_over_reference", "uniform", "low", length)
+    counts = gaps["uniform"]["hist"][0]
+    rows = []
+    for system, label in systems_of(metrics, SHOWN):
+        gap = gaps["uniform"].get(system)
+        part = ""
+        if gap is not None and gap[1] > 0:
+            part = f"{min(max(counts / gap[0], 0), 1):.0%}"
+        cells = [share(gap, True), part, share(over.get(system), True)]
+        rows.append([label, *cells, *(share(gaps[q].get(system), True) for q in ("near", "order"))])
+    heads = ["gap, uniform", "of it what counts get", "left over hist", "gap, near", "gap, order"]
+    return markdown([f"L = {length}", *heads], rows)
 
 
-def readme_text(text: str, folder: Path) -> str:
-    """The README with what lies between its markers made again."""
-    block = f"<!-- results -->\n{results_table(folder)}\n<!-- /results -->"
-    return re.sub(r"<!-- results -->.*?<!-- /results -->", lambda _: block, text, flags=re.DOTALL)
+def state_block(folder: Path) -> str:
+    """Bits of state per symbol, accuracy on noise, and what so many bits allow."""
+    metrics, state = read(folder, "metrics"), read(folder, "state")
+    length = longer(metrics)[-1]
+    accuracy = value_of(metrics, "accuracy", "uniform", "max", length)
+    bits = {s: (b, limit) for s, n, b, limit in state.iter_rows() if n == length}
+    chosen = [(s, label) for s, label in systems_of(metrics, (*SOLVERS[1:], *MEMORIES)) if s in bits]
+    rows = [
+        [label, f"{bits[s][0]:,}", f"{bits[s][0] / length:,.2f}", share(accuracy[s]), f"{bits[s][1]:.3f}"]
+        for s, label in sorted(chosen, key=lambda x: bits[x[0]][0])
+    ]
+    return markdown(["memory", "bits of state", f"per symbol, L = {length}", "accuracy on noise", "limit"], rows)
+
+
+def findings_block(folder: Path) -> str:
+    """Which of the paper's findings appear."""
+    rows = [
+        [
+            r["says"] if r["source"] == "paper" else f"*control:* {r['says']}", r["measure"], str(r["L"]),
+            "" if r["value"] is None else share((r["value"], r["low"], r["high"]), signed="minus" in r["measure"]),
+            f"{r['side']} {r['null']:g}", f"**{r['verdict']}**",
+        ]
+        for r in read(folder, "findings").iter_rows(named=True)
+    ]  # fmt: skip
+    return markdown(["finding", "number", "L", "value", "appears if", "verdict"], rows)
+
+
+def runs_block(folder: Path) -> str:
+    """Every training: what it took and what it reached."""
+    rows = [
+        [r["system"], f"{r['lr']:g}", str(r["seed"]), f"{r['parameters']:,}", f"{r['steps']:,}", f"{r['minutes']:.1f}",
+         "" if r["cpu_minutes"] is None else f"{r['cpu_minutes']:.1f}", f"{r['best_accuracy']:.3f}",
+         "yes" if r["chosen"] else "", r["code"]]
+        for r in read(folder, "runs").iter_rows(named=True)
+    ]  # fmt: skip
+    heads = ["system", "lr", "seed", "parameters", "steps", "min", "CPU min", "validation", "chosen", "code"]
+    return markdown(heads, rows)
+
+
+BLOCKS: dict[str, Callable[[Path], str]] = {
+    "results": accuracy_block,
+    "ecc": ecc_block,
+    "findings": findings_block,
+    "negatives": negatives_block,
+    "state": state_block,
+    "runs": runs_block,
+}
+
+
+def page_text(text: str, folder: Path) -> str:
+    """A page with what lies between its markers made again.
+
+    Raises:
+        FileNotFoundError: it shows a table that is not among the committed ones.
+    """
+    for name, block in BLOCKS.items():
+        pattern = re.compile(rf"<!-- {name} -->.*?<!-- /{name} -->", re.DOTALL)
+        if pattern.search(text):
+            made = f"<!-- {name} -->\n{block(folder)}\n<!-- /{name} -->"
+            text = pattern.sub(lambda _, made=made: made, text)
+    return text
+
+
+readme_text = page_text
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    collecting = commands.add_parser("collect", help="run folders -> committed tables")
+    collecting = commands.add_parser("collect", help="a study -> committed tables and figures")
     collecting.add_argument("folder", type=Path)
-    collecting.add_argument("runs", nargs="+", type=Path)
-    collecting.add_argument("--metrics", type=Path, required=True, help="metrics.parquet of their common evaluation")
-    writing = commands.add_parser("readme", help="committed tables -> README.md")
-    writing.add_argument("--check", action="store_true", help="change nothing; exit 1 when README.md is out of date")
+    collecting.add_argument("study", type=Path)
+    writing = commands.add_parser("readme", help="committed tables -> README.md and docs/study.md")
+    writing.add_argument("--check", action="store_true", help="change nothing; exit 1 when a page is out of date")
+    commands.add_parser("figures", help="committed tables -> committed figures")
     arguments = parser.parse_args()
     if arguments.command == "collect":
-        collect(arguments.folder, [Run(path) for path in arguments.runs], arguments.metrics)
+        collect(arguments.folder, arguments.study)
         return 0
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    made = readme_text(text, RESULTS)
-    if arguments.check:
-        return int(made != text)
-    with replacing(readme) as temporary:
-        temporary.write_text(made)
-    return 0
+    if arguments.command == "figures":
+        save_overview(RESULTS, RESULTS)
+        return 0
+    stale = 0
+    for page in PAGES:
+        text = page.read_text()
+        made = page_text(text, RESULTS)
+        if made != text:
+            stale += 1
+            if not arguments.check:
+                with replacing(page) as temporary:
+                    temporary.write_text(made)
+    return int(arguments.check and stale > 0)
 
 
 if __name__ == "__main__":
