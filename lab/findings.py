@@ -91,6 +91,13 @@ class Evidence:
         half = curve.accuracy[np.searchsorted(curve.coverage, GRID[HALF] - 1e-9)]
         return Number(float(half), curve.draws[:, HALF].astype(float)) - self.accuracy(name, band, factor)
 
+    def relief(self, name: str, band: str, factor: int) -> Number:
+        """The share of its errors that abstaining from the less confident half removes."""
+        gain, accuracy = self.gain(name, band, factor), self.accuracy(name, band, factor)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            draws = np.where(accuracy.draws < 1, gain.draws / (1 - accuracy.draws), np.nan)
+        return Number(gain.value / (1 - accuracy.value) if accuracy.value < 1 else np.nan, draws)
+
     def order(self, name: str, factor: int) -> Number:
         """Accuracy on noise where each negative permutes a window: 0.5 without memory of order."""
         return self.accuracy(name, "max", factor, "order")
@@ -173,6 +180,12 @@ FINDINGS: tuple[Finding, ...] = (
     Finding(
         "narrow_coverage_max", "the same on noise", "gain at half coverage, conv minus their mean, max", 0.0, False,
         (2, 4), lambda e, f: e.gain("transformer_conv", "max", f) - _mean([e.gain(n, "max", f) for n in NARROW]),
+    ),
+    Finding(
+        "narrow_relative_max", "the same in units of its own errors: a memory near the ceiling has little to gain",
+        "share of errors removed at half coverage, conv minus their mean, max", 0.0, False, (2, 4),
+        lambda e, f: e.relief("transformer_conv", "max", f) - _mean([e.relief(n, "max", f) for n in NARROW]),
+        control=True,
     ),
     Finding(
         "rope_calibration", "for the RoPE Transformer accuracy rises little as coverage falls, less than for these",
