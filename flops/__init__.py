@@ -1,7 +1,8 @@
 """What a memory costs, in FLOPs: terms, totals, and the count that checks them.
 
     price("gla", width=64).total(4097)    FLOPs of a stream of 4096 and one query, in closed form
-    python -m flops                       the price list
+    price_vlm("path/to/checkpoint")       the same for a vision-language model, from its config
+    python -m flops                       the price list; python -m flops.vlm for vision-language models
     flops.count                           counting what runs; the only part that needs torch
 
 `flops.terms` has the convention, docs/flops.md every formula and what is assumed.
@@ -26,16 +27,20 @@ from .terms import (
     windowed_pairs,
     written,
 )
+from .vlm import VlmCost, VlmPrice, price_vlm
 
 __all__ = [
     "Price",
     "Term",
+    "VlmCost",
+    "VlmPrice",
     "attention_pairs",
     "causal_pairs",
     "depthwise_conv",
     "linear",
     "per_token",
     "price",
+    "price_vlm",
     "stack",
     "state_read",
     "state_write",

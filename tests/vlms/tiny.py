@@ -37,7 +37,7 @@ KEYS = {"X": "{0}", "Y": "{1}", "Z": "{2}", "W": "none of these"}
 """What a taught toy answers to a key letter."""
 STARTS = [f"Candidate sequence: {n}" for n in range(16)]
 VOCABULARY = 1024
-STEPS, BATCH, RATE = 150, 12, 4e-3
+STEPS, BATCH, RATE = 160, 12, 3e-3
 END, PAD = "<|im_end|>", "<|endoftext|>"
 
 TEMPLATE = """{%- for message in messages %}<|im_start|>{{ message.role }}
@@ -225,8 +225,8 @@ def intern_tiles(tokenizer, template: str) -> Any:
 
 
 def phi_crops(tokenizer, template: str) -> Any:
-    return hf.Phi4MultimodalProcessor(
-        hf.Phi4MultimodalImageProcessor(), hf.Phi4MultimodalFeatureExtractor(), tokenizer, chat_template=template)  # fmt: skip
+    pictures, sound = hf.Phi4MultimodalImageProcessor(), hf.Phi4MultimodalFeatureExtractor()
+    return hf.Phi4MultimodalProcessor(pictures, sound, tokenizer, chat_template=template)
 
 
 QWEN_IMAGE, QWEN_VIDEO = "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
