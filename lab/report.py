@@ -46,6 +46,7 @@ from vlms import MemoryFailure, MemorySystem, build
 
 from .adapters import BackboneMemory, SolverMemory
 from .config import UsageError, import_plugins
+from .curves import save_curves
 from .evaluation import Plan, Streams, backbone_system, evaluate, plan_for, references, trained_task, united
 from .harness import Selection, interview
 
@@ -251,6 +252,8 @@ def write_everything(cfg: DictConfig, out: Path, scores: Scores) -> Path:
         Console(width=None if sys.stdout.isatty() else 160).print(table)
     if cfg.report:
         save_figures(scores, out / "figures", tuple(cfg.figures))
+        if cfg.split is not None:
+            save_curves(scores, out / "figures", tuple(cfg.figures))
         print(f"report: {write_report(scores, out / 'report.html')}")
     if cfg.logger.wandb != "off":
         if not find_spec("wandb"):

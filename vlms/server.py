@@ -24,13 +24,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from vlms.parsing import MAX_NEW_TOKENS
+from flops.vlm import VlmPrice, price_vlm
+from vlms.parsing import MAX_NEW_TOKENS, charged_length, parse
 from vlms.prompts import TextPart, VideoPart, compose
-from vlms.protocol import Finish, MemoryFailure, Modality, Observation, Query, Reply, WholePrompt
+from vlms.protocol import Cost, Finish, MemoryFailure, Modality, Observation, Query, Reply, WholePrompt
 
 try:
     import openai
@@ -111,7 +112,10 @@ class Server(WholePrompt):
         self.parameters = {key: value for key, value in self.parameters.items() if value is not None}
         self.extra = dict(extra or {})
         self.identity = {"url": self.url, "parameters": self.parameters, "extra": self.extra, "frames": "png"}
+        self.identity |= {} if config is None else {"config": str(config)}
         self.cache = None if cache is None else Path(cache)
+        self.price = None if config is None else _price(config)
+        self.counts_flops = self.price is not None
         self._tokens: dict[Any, int | None] = {}
         self._client = openai.OpenAI(
             base_url=self.url,
@@ -141,7 +145,8 @@ class Server(WholePrompt):
                 query.arm,
             )
         parts = compose(state, query)
-        frames = sum(len(part.frames) for part in parts if isinstance(part, VideoPart))
+        clips = tuple(len(part.frames) for part in parts if isinstance(part, VideoPart))
+        frames = sum(clips)
         try:
             said = self._ask(content(parts), f"question {query.item_id}")
             seen = self._frames_seen(parts, frames, said["n_in"]) if frames and self.check_frames else None
@@ -154,6 +159,7 @@ class Server(WholePrompt):
             n_out=said["n_out"],
             frames_in=frames or None,
             frames_seen=seen,
+            cost=self._cost(said, parts, query),
             seconds=time.perf_counter() - started,
             meta=said["meta"],
         )
@@ -168,6 +174,25 @@ class Server(WholePrompt):
             finally:
                 for future in futures:
                     future.cancel()
+
+    def _cost(self, said: dict[str, Any], parts: Sequence[TextPart | VideoPart], query: Query) -> Cost | None:
+        """FLOPs of an answer (paper, B.3), where the model's shape is known and the server counts tokens."""
+        if self.price is None or said["n_in"] is None or said["n_out"] is None:
+            return None
+        parsed = parse(said["text"], query.answer_set, said["finish"], self.opens_thought)
+        videos = [part.frames for part in parts if isinstance(part, VideoPart)]
+        size = {"size": videos[0][0].size} if videos else {}
+        try:
+            cost = self.price.response(
+                clips=tuple(map(len, videos)),
+                n_in=said["n_in"],
+                answer=charged_length(parsed, said["n_out"]),
+                frames_as="images",
+                **size,
+            )
+        except ValueError as error:
+            raise MemoryFailure(f"{error}: the server drops frames, or memory.config is of another model") from None
+        return Cost(float(cost.write), float(cost.read), dict(cost.terms))
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
@@ -310,11 +335,30 @@ class Unanswered(Exception):
     """Transport failed: nothing is known about the answer."""
 
 
-def picture(frame: np.ndarray) -> str:
-    """A frame uint8 [H, W, 3] as the data URL of a PNG."""
+class Picture(NamedTuple):
+    """A frame as requests hold it.
+
+    Attributes:
+        url: data URL of a PNG.
+        size: (H, W).
+    """
+
+    url: str
+    size: tuple[int, int]
+
+
+def picture(frame: np.ndarray) -> Picture:
+    """A frame uint8 [H, W, 3] without loss."""
     held = io.BytesIO()
     Image.fromarray(np.asarray(frame)).save(held, "png")
-    return "data:image/png;base64," + base64.b64encode(held.getvalue()).decode()
+    return Picture("data:image/png;base64," + base64.b64encode(held.getvalue()).decode(), frame.shape[:2])
+
+
+def _price(config: str) -> VlmPrice:
+    try:
+        return price_vlm(config)
+    except (OSError, KeyError, ValueError) as error:
+        raise MemoryFailure(f"memory.config={config}: {error}; memory.config=null leaves answers unpriced") from error
 
 
 def content(parts: Sequence[TextPart | VideoPart]) -> list[dict[str, Any]]:
@@ -324,7 +368,7 @@ def content(parts: Sequence[TextPart | VideoPart]) -> list[dict[str, Any]]:
         if isinstance(part, TextPart):
             made.append({"type": "text", "text": part.text})
         else:
-            made += [{"type": "image_url", "image_url": {"url": frame}} for frame in part.frames]
+            made += [{"type": "image_url", "image_url": {"url": frame.url}} for frame in part.frames]
     return made
 
 
