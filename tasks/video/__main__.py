@@ -29,7 +29,7 @@ from tasks.question import Question
 from tasks.video.belts import VideoConfig, assign_belts
 from tasks.video.files import read_mp4, write_mp4, write_png
 from tasks.video.leak import appearance
-from tasks.video.questions import VARIANTS, sequential_questions, spatial_questions, with_belts
+from tasks.video.questions import QUERY_SETS, VARIANTS, sequential_questions, spatial_questions, with_belts
 from tasks.video.render import contact_sheet, letters, read_frames, render_candidate, render_stream
 
 _KINDS = (*VARIANTS, "easyhuman")
@@ -85,21 +85,23 @@ def bench(options: argparse.Namespace) -> None:
 
 def leak(options: argparse.Namespace) -> None:
     """Print what a classifier of candidates alone gets from each kind of question."""
-    for variant in _KINDS:
-        for band in BANDS if variant != "easyhuman" else ("",):
-            clips, labels, groups = [], [], []
-            for index in range(options.streams):
-                for question in _example(variant, band, options.length, 0, index, 16)[2]:
-                    clips.append(list(render_candidate(question.candidate, question.belts)))
-                    labels.append(question.label)
-                    groups.append(index)
-            found = appearance(clips, labels, groups)
-            low, high = found.interval
-            print(f"{variant:11} {band:4} {found.items} candidates: {found.accuracy:.3f} [{low:.3f}, {high:.3f}]")
+    kinds = [("sequential", band, query_set) for band in BANDS for query_set in QUERY_SETS]
+    kinds += [*(("spatial", band, "uniform") for band in BANDS), ("easyhuman", "max", "uniform")]
+    for variant, band, query_set in kinds:
+        clips, labels, groups = [], [], []
+        for index in range(options.streams):
+            for question in _example(variant, band, options.length, 0, index, 16, query_set)[2]:
+                clips.append(list(render_candidate(question.candidate, question.belts)))
+                labels.append(question.label)
+                groups.append(index)
+        found = appearance(clips, labels, groups)
+        low, high = found.interval
+        name = {"sequential": f"sequential, {band}, {query_set}", "spatial": f"spatial, {band}"}.get(variant, variant)
+        print(f"{name:28} {found.items:6} candidates: {found.accuracy:.3f} [{low:.3f}, {high:.3f}]", flush=True)
 
 
 def _example(
-    variant: str, band: str, length: int, seed: int, index: int, queries: int
+    variant: str, band: str, length: int, seed: int, index: int, queries: int, query_set: str = "uniform"
 ) -> tuple[np.ndarray, np.ndarray, list[Question]]:
     """Symbols, belts and questions of one stream."""
     config = VideoConfig()
@@ -113,7 +115,8 @@ def _example(
     symbols = streams(config.membership, seed, [index], length, split="test", band=band)[0]
     belts = assign_belts(config, seed, index, symbols, split="test")
     if variant == "sequential":
-        asked = sequential_questions(config, seed, index, symbols, belts, queries, split="test", band=band)
+        options = {"split": "test", "band": band, "query_set": query_set}
+        asked = sequential_questions(config, seed, index, symbols, belts, queries, **options)
     else:
         asked = spatial_questions(config, seed, index, symbols, belts, queries, split="test")
     return symbols, belts, asked
@@ -147,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=bench)
     command = commands.add_parser("leak", help=leak.__doc__)
     command.add_argument("--length", type=int, default=64)
-    command.add_argument("--streams", type=int, default=120)
+    command.add_argument("--streams", type=int, default=500)
     command.set_defaults(run=leak)
     return parser
 

@@ -26,7 +26,7 @@ def test_bench_checks_what_it_wrote(capsys):
 
 def test_leak_lists_every_kind(capsys):
     assert main(["leak", "--streams", "10", "--length", "32"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert len(capsys.readouterr().out.splitlines()) == 7
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):
