@@ -60,7 +60,8 @@ class Notice:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.received = signal.Signals(number)
+        if self.received in (None, signal.SIGTERM):  # Submitit's preemption is both, and SIGUSR2 is what requeues
+            self.received = signal.Signals(number)
 
     def obey(self) -> None:
         """Do what the signal asks, with the state safe on disk: call who listened before us, else stop.

@@ -13,8 +13,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from scoring import read_tables, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -60,8 +63,14 @@ OTHERS = [c for c in COMMANDS if c not in TRAINING]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder with a run called `run` in its outputs, and the backbone of add_a_backbone.md beside them."""
+    """A folder with a run called `run` in its outputs, and beside it a backbone and two response tables."""
     folder = tmp_path_factory.mktemp("docs")
+    for system, file in (("mine", "mine.csv"), ("theirs", "theirs.csv")):
+        asked = [(band, s, q) for band in ("low", "max") for s in range(3) for q in range(4)]
+        rows = [f"{system},{band},256,{s},{q},{q % 2},{(q + s) % 2},9,1" for band, s, q in asked]
+        head = "system,band,L,stream,query,label,answer,flops_write,flops_read"
+        (folder / file).write_text("\n".join([head, *rows]) + "\n")
+    write_table(read_tables([folder / "theirs.csv"]), folder / "theirs.parquet")
     (folder / "trace.py").write_text(dict(blocks("python"))["add_a_backbone.md"])
     command = [sys.executable, str(ROOT / "train.py"), *TINY, "backbone=gru", "name=run", "outputs=outputs"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, check=False)
@@ -113,31 +122,39 @@ def test_other_commands(folder, command):
     assert done.stdout.strip() or "chat" in text, "nothing was printed"
 
 
-@pytest.mark.parametrize("page", [page for page, _ in blocks("python")])
-def test_snippets(folder, monkeypatch, page):
-    from backbones.registry import _entries
+@pytest.fixture
+def snippet(monkeypatch):
+    """Run a page's snippet; what it registers is forgotten afterwards."""
+    from backbones.registry import _entries, available
 
-    monkeypatch.chdir(folder)
+    available()  # loads those of the lab
+
+    def run(page: str, code: str) -> None:
+        module = ModuleType("snippet")
+        monkeypatch.setitem(sys.modules, "snippet", module)  # dataclasses look their module up
+        exec(compile(code.replace("<run>", "run"), f"docs/{page}", "exec"), module.__dict__)
+
     before = dict(_entries)
-    for name, block in blocks("python"):
-        if name == page:
-            space = {"__name__": "snippet"}
-            exec(compile(block.replace("<run>", "run"), f"docs/{page}", "exec"), space)
+    yield run
     _entries.clear()
     _entries.update(before)
 
 
-def test_the_backbone_of_the_page_keeps_its_promises():
+@pytest.mark.parametrize(("page", "code"), blocks("python"), ids=lambda value: value if value.endswith(".md") else "")
+def test_snippets(folder, monkeypatch, snippet, page, code):
+    monkeypatch.chdir(folder)
+    snippet(page, code)
+
+
+def test_the_backbone_of_the_page_keeps_its_promises(snippet):
     """Its declared price is what its step executes, and a wrong setting says why."""
     from backbones import build
-    from backbones.registry import _entries
     from flops.count import tie
 
-    exec(dict(blocks("python"))["add_a_backbone.md"], {"__name__": "snippet"})
+    snippet("add_a_backbone.md", dict(blocks("python"))["add_a_backbone.md"])
     assert not tie(build("trace", 16)).problems
     with pytest.raises(ValueError, match="keep=2 must lie within 0 and 1"):
         build("trace", 16, keep=2)
-    del _entries["trace"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -99,6 +99,11 @@ def test_who_listened_before_is_called_and_listens_again(monkeypatch):
             notice.obey()
             assert heard == [signal.SIGUSR2]
             assert notice.received is None
+            for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+            assert notice.received == signal.SIGUSR2, "a preemption is both: the one that requeues must not be lost"
+            notice.obey()
+            assert heard.pop() == signal.SIGUSR2
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Lightning replaces it
             notice.listen()
             os.kill(os.getpid(), signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from hydra import compose, initialize_config_dir
 
-from backbones import available
-from lab.config import differences, pick
+from backbones import available, callbacks
+from backbones.run import Run
+from lab.config import differences, pick, register_backbones, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -99,6 +102,8 @@ def test_rates_and_batches_lie_in_the_papers_ranges(name, preset):
         (("logger.wandb=maybe", "preset=smoke"), "logger.wandb=maybe: choose auto, online, offline or off"),
         (("plugins=[no_such_module]",), "plugins: no_such_module failed to import"),
         (("depth=0",), "both must be at least 1"),
+        (("launcher=slurm",), "no launcher is called 'slurm'. Did you mean"),
+        (("sweep=papre",), "no sweep is called 'papre'. Did you mean paper"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
@@ -122,13 +127,78 @@ def test_help_names_the_choices(run_script):
     _, text, _ = run_script("train.py", "--help")
     assert all(name in text for name in available())
     assert "python train.py backbone=mamba2 d=128" in text
+    assert "schema" not in text, "an internal group is listed"
+    assert "launcher: local, ray, submitit_local, submitit_slurm" in text
     assert "python evaluate.py run=outputs/<run>" in run_script("evaluate.py", "--help")[1]
+
+
+def test_help_into_head_ends_quietly(tmp_path):
+    """A reader that closes the pipe early: no traceback, and the signal that any other tool would end with."""
+    command = [sys.executable, str(ROOT / "train.py"), "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(120) == -signal.SIGPIPE
+
+
+TINY = ("preset=smoke", "backbone=gru", "d=16", "schedule.steps=2", "validation.every=1", "validation.lengths=[16]",
+        "logger=csv", "threads=1", "device=cpu")  # fmt: skip
+
+
+def test_the_preset_is_explained_only_where_it_was_chosen_for_you(run_script, tmp_path):
+    code, out, err = run_script("train.py", f"outputs={tmp_path}", *TINY)
+    assert code == 0, err
+    assert "preset=smoke: 2 steps" in out
+    assert "is the default here" not in out
+    _, out, _ = run_script("train.py", f"outputs={tmp_path}", *TINY[1:], "schedule.max_length=16", "name=chosen")
+    assert f"preset={preset_for_machine()} is the default here" in out
+
+
+def test_a_resumed_run_reads_its_checkpoint_once(run_script, tmp_path, monkeypatch):
+    assert run_script("train.py", f"outputs={tmp_path}", "name=run", *TINY)[0] == 0
+    Run(tmp_path / "run").write_record(status="training")
+    read, load = [], callbacks.load_checkpoint
+    monkeypatch.setattr(callbacks, "load_checkpoint", lambda path, *rest: read.append(path) or load(path, *rest))
+    code, out, err = run_script("train.py", f"outputs={tmp_path}", "name=run", *TINY)
+    assert code == 0, err
+    assert "resuming at step 2" in out
+    assert len(read) == 1
+
+
+def test_a_damaged_checkpoint_says_what_to_do(run_script, tmp_path):
+    assert run_script("train.py", f"outputs={tmp_path}", "name=run", *TINY)[0] == 0
+    run = Run(tmp_path / "run")
+    run.write_record(status="training")
+    run.last.write_bytes(b"no checkpoint")
+    code, _, err = run_script("train.py", f"outputs={tmp_path}", "name=run", *TINY)
+    assert code == 2
+    assert "Delete the file to start this run again" in err
+
+
+def test_a_launcher_that_is_not_installed_says_how_to_install_it(run_script, monkeypatch):
+    monkeypatch.setattr("lab.config._installed", lambda module: False)
+    code, _, err = run_script("train.py", "-m", "launcher=ray", "d=16,32")
+    assert code == 2
+    assert "launcher=ray needs ray: pip install 'ecclab[cluster]'" in err
 
 
 def test_picking_by_width_takes_the_nearest():
     assert pick({"cpu": 3e-3, "paper": {64: 1.0, 128: 2.0}}, "paper", 96) in (1.0, 2.0)
     assert pick({"cpu": 3e-3, "paper": {64: 1.0, 128: 2.0}}, "paper", 120) == 2.0
     assert pick({"cpu": 3e-3, "paper": 1.0}, "smoke", 64) == 3e-3
+    assert pick({64: 1.0, 128: 2.0}, "smoke", 128) == 2.0
+    assert pick(0.5, "paper", 64) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "mini_batch"),
+    [(["preset=cpu"], 32), (["preset=smoke"], 32), (["preset=paper"], None), (["backbone.layer.mini_batch=64"], 64)],
+)
+def test_a_setting_of_the_layer_may_depend_on_the_preset(given, mini_batch):
+    register_backbones()
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        cfg = resolve(compose("train", ["backbone=ttt_mlp", *given]))
+    assert cfg.backbone.layer.mini_batch == mini_batch
 
 
 def test_differences_name_the_setting():
