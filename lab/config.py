@@ -212,7 +212,7 @@ def pick(table: Any, preset: str, width: int) -> Any:
 
 
 def resolve(cfg: DictConfig) -> DictConfig:
-    """Fill what depends on other settings: learning rate and batch size, given or the backbone's."""
+    """Fill what depends on preset and width: learning rate and batch size, given or the backbone's, and its layer."""
     cfg = cfg.copy()
     for key in ("d", "depth", "seed"):
         if not isinstance(cfg[key], int):
@@ -220,6 +220,8 @@ def resolve(cfg: DictConfig) -> DictConfig:
     for key in ("lr", "batch_size"):
         table = cfg.backbone[key] if cfg[key] is None else cfg[key]
         cfg[key] = pick(table, cfg.preset, cfg.d)
+    for key, table in cfg.backbone.layer.items():
+        cfg.backbone.layer[key] = pick(table, cfg.preset, cfg.d)
     return cfg
 
 
