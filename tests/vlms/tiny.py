@@ -305,6 +305,7 @@ def tiny_checkpoint(family: str, folder: Path, taught: bool = True, seed: int = 
     folder = Path(folder)
     os.makedirs(folder, exist_ok=True)
     tokenizer.padding_side = "left"
+    tokenizer.chat_template = template  # Phi-4's processor has none of its own
     toy.processor(tokenizer, template).save_pretrained(folder)
     model.save_pretrained(folder)
     return folder
