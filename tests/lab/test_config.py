@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 
 from backbones import available, callbacks
 from backbones.run import Run
-from lab.config import differences, pick, register_backbones, resolve
+from lab.config import differences, pick, preset_for_machine, register_backbones, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 
