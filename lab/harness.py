@@ -135,19 +135,20 @@ def query_for(record: QueryRecord, modality: Modality, arm: Arm | None) -> Query
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def identity_of(system: MemorySystem, split: Split) -> dict[str, Any]:
+def identity_of(system: MemorySystem, split: Split, seed: int) -> dict[str, Any]:
     """What the answers of a system to a split depend on; JSON values."""
     tables = [(cell.key, cell.manifest) for cell in split.cells]
     digest = hashlib.sha256(json.dumps([split.name, split.version, split.recipe, tables], sort_keys=True).encode())
     return {
         "system": {"name": system.name, **system.identity},
         "split": {"name": split.name, "sha256": digest.hexdigest()},
+        "seed": seed,
     }
 
 
-def answers_file(system: MemorySystem, split: Split, folder: Path) -> Path:
+def answers_file(system: MemorySystem, split: Split, folder: Path, seed: int = 0) -> Path:
     """Where the answers of a system to a split are kept."""
-    digest = hashlib.sha256(json.dumps(identity_of(system, split), sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(identity_of(system, split, seed), sort_keys=True).encode()).hexdigest()[:8]
     return folder / f"answers-{split.name}-{digest}.jsonl"
 
 
@@ -183,11 +184,11 @@ def interview(system: MemorySystem, split: Split, selection: Selection, folder: 
         MemoryFailure: the system cannot go on; what it answered is kept.
     """
     cells = selection.cells(split)
-    path = answers_file(system, split, folder)
+    path = answers_file(system, split, folder, seed)
     arms: tuple[Arm | None, ...] = selection.arms if {"text", "frames"} & system.modalities else (None,)
     with Answers(path) as answers:
         with replacing(path.with_suffix(".json")) as temporary:
-            temporary.write_text(json.dumps(identity_of(system, split), indent=2, sort_keys=True) + "\n")
+            temporary.write_text(json.dumps(identity_of(system, split, seed), indent=2, sort_keys=True) + "\n")
         interviewer = _Interviewer(system, split, answers, seed)
         todo = [(cell, stream) for cell in cells for stream in selection.streams_of(cell)]
         wanted: list[tuple[Any, ...]] = []

@@ -164,8 +164,11 @@ def evaluate_split(cfg: DictConfig, runs: Sequence[Run]) -> Path:
             where[memory] = outputs / "memories" / _plain(memory.name)
         where |= {BackboneMemory(str(run.path), str(device_for(cfg))): run.evaluation for run in runs}
         named = [system.name for system in where]
-        if twice := sorted({name for name in named if named.count(name) > 1 or name in SOLVERS} - {"coin"}):
-            raise UsageError(f"two systems are called {twice[0]!r}: rename one of them (memory.name=...)")
+        taken = [system.name for system in where if system.name in SOLVERS and not isinstance(system, SolverMemory)]
+        if twice := sorted({*taken, *(name for name in named if named.count(name) > 1)}):
+            raise UsageError(
+                f"two systems are called {twice[0]!r}: rename a run's folder, or the memory (memory.name=)"
+            )
         where |= {SolverMemory(n): outputs / ".evaluation" for n in SOLVERS if n not in named}
         tables = [answers_to_split(cfg, system, split, selection, folder) for system, folder in where.items()]
     except (MemoryFailure, SplitError) as error:

@@ -168,6 +168,21 @@ def test_one_page_for_a_model_two_backbones_and_a_coin(run_script, served, text_
     assert set(priced["system"].drop_nulls()) == {"run-gru", "run-transformer_conv"}, "unknown FLOPs are no FLOPs of 0"
 
 
+def test_served_and_local_answer_alike(run_script, served, text_folder, outputs):
+    arguments = (f"split={text_folder}", f"outputs={outputs}", "redraws=20", "threads=1", "device=cpu", "report=false")
+    local = ("memory=local", f"memory.path={served.model}", "memory.name=here", "memory.max_new_tokens=16")
+    few = ("lengths=[8]", "query_sets=[uniform]", "streams=1", "arms=[none]")
+    code, _, err = run_script("evaluate.py", *local, *arguments, *few)
+    assert code == 0, err
+    (here,) = outputs.glob("memories/here/answers-text-*.jsonl")
+    (there,) = outputs.glob("memories/toy/answers-text-*.jsonl")
+    answers = {key_of(r): r for r in read_lines(there)}
+    for record in read_lines(here):
+        other = answers[key_of(record)]
+        assert (record["text"], record["finish"]) == (other["text"], other["finish"])
+        assert record["flops_write"] > record["flops_read"] > 0
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
