@@ -13,8 +13,9 @@ The paper asks about "the deviation and corruptions of it". A positive here is a
 a window that reached into the motif would show its regularity, and a change there would give the negative away to
 someone who never saw the stream. Corruptions are
 
-`symbol`   one symbol replaced by any other (default). Often the new symbol occurs nowhere else in the stream;
-`order`    the same symbols in another order: which symbols occurred does not help.
+`symbol`   one symbol replaced by any other (default). Often the new one occurs nowhere in the stream, so knowing which
+           symbols occurred is right 77 % of the time (at L = 256 and 1024 alike; which pairs occurred: 98 %);
+`order`    the same symbols in another order: which symbols occurred is right exactly half of the time.
 
 Each is verified absent, and is as uniform a string as the deviation itself. A deviation of one repeated symbol has no
 other order: there a `symbol` negative stands in, and the pair is not `scored`.

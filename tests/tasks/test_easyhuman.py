@@ -116,6 +116,19 @@ def test_structures_counts_lengths_and_places_are_spread_as_said():
     assert np.mean(rising) == pytest.approx(0.5, abs=0.05)
 
 
+def test_what_knowing_the_symbols_alone_is_worth():
+    def accuracy(query_set: str) -> float:
+        right = []
+        for index in range(400):
+            stream, asked = make(index, 64, 2, query_set)
+            known = set(stream.symbols.tolist())
+            right += [(set(q.candidate.tolist()) <= known) == q.label for q in asked if q.scored]
+        return float(np.mean(right))
+
+    assert accuracy("symbol") == pytest.approx(0.77, abs=0.03)
+    assert accuracy("order") == 0.5
+
+
 def test_rules_and_meta_are_plain_json():
     stream, asked = make(4)
     assert json.loads(json.dumps(stream.rules))["motif"] == stream.motif.tolist()
