@@ -97,9 +97,9 @@ OmegaConf.register_new_resolver("choices", choices, replace=True)
 
 
 def check_names(argv: list[str]) -> None:
-    """Stop at an unknown backbone, preset, launcher or sweep with the known names, and at a launcher that is not
-    installed with the line that installs it."""
-    groups = {group: files_of(group) for group in ("preset", "launcher", "sweep")} | {"backbone": available()}
+    """Stop at an unknown backbone, preset, launcher, sweep or memory with the known names, and at a launcher that is
+    not installed with the line that installs it."""
+    groups = {group: files_of(group) for group in ("preset", "launcher", "sweep", "memory")} | {"backbone": available()}
     for key, known in groups.items():
         for name in (value_of(argv, key) or "").split(","):
             if name and name not in known:
