@@ -223,16 +223,24 @@ def main() -> int:
     if arguments.command == "figures":
         save_overview(RESULTS, RESULTS)
         return 0
-    stale = 0
+    wrong = False
     for page in PAGES:
         text = page.read_text()
-        made = page_text(text, RESULTS)
-        if made != text:
-            stale += 1
-            if not arguments.check:
-                with replacing(page) as temporary:
-                    temporary.write_text(made)
-    return int(arguments.check and stale > 0)
+        try:
+            made = page_text(text, RESULTS)
+        except FileNotFoundError as missing:
+            print(
+                f"{page.name} is left as it is, {missing.filename} is missing: collect a study first", file=sys.stderr
+            )
+            wrong = True
+            continue
+        if made != text and arguments.check:
+            print(f"{page.name} is out of date: run python -m lab.results readme", file=sys.stderr)
+            wrong = True
+        elif made != text:
+            with replacing(page) as temporary:
+                temporary.write_text(made)
+    return int(wrong)
 
 
 if __name__ == "__main__":

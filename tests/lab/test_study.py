@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import time
 from pathlib import Path
@@ -15,7 +17,7 @@ from backbones import available
 from backbones.run import Run
 from lab import study_report
 from lab.config import UsageError
-from lab.results import BLOCKS, collect, page_text
+from lab.results import BLOCKS, RESULTS, ROOT, collect, page_text
 from lab.study import BUSY, Study, main, read_config, trainings
 from tasks.memories import MEMORIES
 from tasks.solvers import SOLVERS
@@ -167,3 +169,28 @@ def test_pages_are_made_from_the_collected_tables(done, tmp_path):
     assert "*pair counts*" in made
     with pytest.raises(FileNotFoundError, match=r"lab\.study"):
         collect(tmp_path, outputs / "nothing")
+
+
+DOCS = ROOT / "docs" / "study.md"
+
+
+def test_the_commands_of_its_page_are_ones_that_exist():
+    text = DOCS.read_text()
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    studies = [shlex.split(line)[3:] for line in lines if line.startswith("python -m lab.study")]
+    assert len(studies) >= 3
+    for arguments in [*studies, *(["experiment=laptop", found] for found in re.findall(r"`'(\S+=\S+)'`", text))]:
+        read_config(arguments)
+    assert {line for line in lines if "lab.results" in line} == {
+        "python -m lab.results collect results/cpu outputs/laptop", "python -m lab.results readme",
+    }  # fmt: skip
+
+
+def test_its_page_shows_the_committed_tables():
+    text = DOCS.read_text()
+    assert {*BLOCKS} - {"results"} == {*re.findall(r"<!-- (\w+) -->", text)}
+    if (RESULTS / "findings.tsv").exists():
+        assert page_text(text, RESULTS) == text, "run: python -m lab.results readme"
+    else:
+        assert "| verdict |" not in text, "a table without its data"
