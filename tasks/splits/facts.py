@@ -60,7 +60,7 @@ def _wrong_stream(cell: Cell, stream: StreamRecord) -> Iterator[str]:
         yield f"{len(stream.belts)} belts up to {max(stream.belts)} for {cell.length} symbols"
     if stream.estimate != rate(stream.symbols):
         yield f"estimate {stream.estimate}, but its Lempel-Ziv rate is {rate(stream.symbols)}"
-    if cell.band == "low" and stream.rules is not None:
+    if stream.rules is not None and "rules" in stream.rules:
         rules = rule_set(stream.rules)
         symbols = stream.symbols.tolist()
         for i, context in enumerate(rules.contexts(symbols)):
