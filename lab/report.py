@@ -102,7 +102,7 @@ def report(cfg: DictConfig) -> Path:
         torch.set_num_threads(cfg.threads)
     if cfg.split is not None:
         return evaluate_split(cfg, runs)
-    if cfg.memory is not None:
+    if cfg.get("memory") is not None:  # a group without a choice is no key
         raise UsageError(
             "memory= answers the questions of a split: add split=FOLDER (`python -m tasks build` makes one)"
         )
@@ -184,7 +184,7 @@ def chosen_memory(cfg: DictConfig) -> MemorySystem | None:
     Raises:
         UsageError: a setting that it needs is not given.
     """
-    if cfg.memory is None:
+    if cfg.get("memory") is None:
         return None
     for name in sorted(OmegaConf.missing_keys(cfg.memory)):
         raise UsageError(f"memory={cfg.memory.get('kind', '')} needs {name}=...; configs/memory says what it is")
