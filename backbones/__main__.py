@@ -15,9 +15,9 @@ from pathlib import Path
 
 def arguments(argv: Sequence[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog="python -m backbones", description=__doc__.split("\n")[0])
-    parser.add_argument("--plugins", default="", help="modules that register more backbones, separated by commas")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="every registered backbone: size and price")
+    listing = commands.add_parser("list", help="every registered backbone: size and price")
+    listing.add_argument("--plugins", default="", help="modules that register more, separated by commas")
     chat = commands.add_parser("chat", help="write symbols into a trained memory and ask it")
     chat.add_argument("run", help="a run folder of train.py")
     models = commands.add_parser("models", help="docs/models.md, made from the registry; prints it without an option")
@@ -40,15 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     from lab.config import UsageError, import_plugins
 
     try:
-        import_plugins(filter(None, options.plugins.split(",")))
         if options.command == "chat":
             import_plugins(Run(Path(options.run)).record().get("plugins", []))
             return session(load_memory(options.run))
+        if options.command == "list":
+            import_plugins(filter(None, options.plugins.split(",")))
+            catalogue.table(available()).print(Console(width=None if sys.stdout.isatty() else 200))
+            return 0
     except (RunError, UsageError) as error:
         parser.exit(2, f"error: {error}\n")
-    if options.command == "list":
-        catalogue.table(available()).print(Console(width=None if sys.stdout.isatty() else 200))
-        return 0
     page = catalogue.page(available())
     if options.write:
         catalogue.PAGE.write_text(page)
