@@ -295,7 +295,7 @@ class VideoRecipe(Recipe):
         return [
             Plan(
                 f"{band}-L{n:04d}-{variant}", band, n, "video", variant, query_sets[variant],
-                _text_work(self.streams, band, n) + self.streams * 0.002,
+                _text_work(self.streams, band, n),
             )
             for band in self.bands
             for n in self.lengths
@@ -401,4 +401,5 @@ def _listed(values: Sequence[Any]) -> str:
 
 
 def _text_work(count: int, band: str, length: int) -> float:
-    return count * (0.003 + 2e-6 * length + (0.01 + 3e-8 * length**2 if band == "low" else 0))
+    low = 0.008 + 1.7e-5 * length if band == "low" else 0
+    return count * (0.0015 + 2.5e-6 * length + low)
