@@ -189,8 +189,8 @@ def chosen_memory(cfg: DictConfig) -> MemorySystem | None:
     for name in sorted(OmegaConf.missing_keys(cfg.memory)):
         raise UsageError(f"memory={cfg.memory.get('kind', '')} needs {name}=...; configs/memory says what it is")
     settings: dict[str, Any] = OmegaConf.to_container(cfg.memory, resolve=True)
-    kind, own = settings.pop("kind"), settings.pop("settings", {})
-    return build(kind, **settings, **own)
+    kind, own = settings.pop("kind"), settings.pop("settings", None)
+    return build(kind, **settings, **(own or {}))
 
 
 def selection_of(cfg: DictConfig) -> Selection:
