@@ -76,8 +76,8 @@ class Job:
         speed = self.measured or self.seconds_per_unit or otherwise
         return None if speed is None or not self.work else max(self.work - self.progress(), 0) * speed
 
-    def stop(self) -> None:
-        """Interrupt it as Ctrl-C would; kill it when that does not help."""
+    def stop(self) -> int:
+        """Interrupt it as Ctrl-C would, kill it when that does not help; returns the exit code."""
         for what, wait in ((signal.SIGINT, GRACE), (signal.SIGKILL, None)):
             if self._process.poll() is None:
                 os.killpg(self._process.pid, what)
@@ -85,6 +85,7 @@ class Job:
                     self._process.wait(wait)
                 except subprocess.TimeoutExpired:
                     continue
+        return self._process.returncode
 
     def tail(self, lines: int = 15) -> str:
         """The end of its log."""
@@ -113,7 +114,7 @@ def run_jobs(
 
     Args:
         say: takes the lines about progress.
-        ended: called after each job.
+        ended: called after each job, an interrupted one included.
         every: seconds between lines.
         pause: seconds between looks.
 
@@ -145,8 +146,8 @@ def run_jobs(
                     spoke = time.monotonic()
                     say(situation([job for job, _ in running.values()], waiting, workers))
     finally:
-        for job, _ in running.values():
-            job.stop()
+        for job, since in running.values():
+            ended(Outcome(job, job.stop(), time.monotonic() - since))
     return outcomes
 
 

@@ -59,9 +59,10 @@ def test_an_interruption_stops_what_runs(tmp_path):
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=kill).start()
-    before = signal.getsignal(signal.SIGTERM)
+    before, ended = signal.getsignal(signal.SIGTERM), []
     with pytest.raises(KeyboardInterrupt):
-        run_jobs([running, job(tmp_path, "never", "pass")], workers=1, say=lambda _: None, pause=0.01)
+        run_jobs([running, job(tmp_path, "never", "pass")], 1, say=lambda _: None, ended=ended.append, pause=0.01)
+    assert [outcome.job for outcome in ended] == [running]
     assert running._process.poll() is not None
     assert running.tail(1) == "saved"
     assert not (tmp_path / "never.log").exists()
