@@ -6,8 +6,8 @@ Every family of the paper that transformers has a class for gets the real archit
 family's own processor and special tokens) with a few hundred thousand random weights, a tokenizer trained on the
 paper's prompts, and a chat template. `taught=True` then fits it, on text alone, to end in every way that a model can:
 
-    a key letter in the prompt         X -> {0}    Y -> {1}    Z -> {2}    W -> an answer without braces
-    no key letter                      the first symbol n of `Candidate sequence: n, ...` decides: n mod 4 as X Y Z W
+    `Key X` and no candidate           X -> {0}    Y -> {1}    Z -> {2}    W -> an answer without braces
+    a candidate and no key             the first symbol n of `Candidate sequence: n, ...` decides: n mod 4 as X Y Z W
 
 Reading is not taught: a toy's answers say nothing about its stream. Under a video prompt it says whatever it says.
 

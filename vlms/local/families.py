@@ -2,7 +2,7 @@
 
 Every processor of a video family samples frames or shrinks them unless told not to, and says nothing:
 
-    Qwen2-VL's (Qwen2.5-VL, MiMo-VL, Omni)   caps the pixels of all frames together, if asked to
+    Qwen2-VL's (Qwen2.5-VL, MiMo-VL, Omni)   enlarges frames below 316 x 316, shrinks those above 775 x 775
     Qwen3-VL's                               fits a clip into a budget of pixels: 96 x 96 per frame at 64 frames
     GLM-4V's                                 the same, and takes frames at 2 per second for at most 300 seconds
     Phi-4's                                  as many crops as `dynamic_hd` allows
@@ -21,8 +21,8 @@ from typing import Any, Literal
 from vlms.protocol import MemoryFailure
 
 BUDGET = {"shortest_edge": 4096, "longest_edge": 448 * 448 * 4096}
-"""Pixels of a whole clip that no clip of ours reaches: 4,096 frames of 448 x 448."""
-KEEP_ALL = {"do_sample_frames": False}
+"""Pixels that no frame or clip of ours falls below or exceeds: 64 x 64, and 4,096 frames of 448 x 448."""
+KEEP_ALL = {"do_sample_frames": False, "size": BUDGET}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ FAMILIES: tuple[FamilyRules, ...] = (
         "qwen3-vl",
         ("Qwen3-VL Instruct", "Qwen3-VL Thinking", "Qwen3-VL MoE"),
         ("qwen3_vl", "qwen3_vl_moe"),
-        processor=KEEP_ALL | {"cap_pixels_per_frame": False, "size": BUDGET},
+        processor=KEEP_ALL | {"cap_pixels_per_frame": False},
     ),
     FamilyRules(
         "qwen3-omni",
@@ -74,7 +74,7 @@ FAMILIES: tuple[FamilyRules, ...] = (
         "glm-4.5v",
         ("GLM-4.5V",),
         ("glm4v_moe",),
-        processor=KEEP_ALL | {"size": BUDGET},
+        processor=KEEP_ALL,
     ),
     FamilyRules(
         "internvl3.5",
