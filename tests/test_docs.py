@@ -1,7 +1,7 @@
 """Every command and snippet in docs/ runs, with sizes small enough for a test, and every link leads somewhere.
 
 A command whose comment says that it needs Slurm, a GPU, a cluster or hours is composed instead of run: its settings
-exist and fit each other. Pages whose commands need material that their own tests make are in `ELSEWHERE`.
+exist and fit each other. Pages whose commands need material that other tests make are in `ELSEWHERE`, with the test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from scoring import read_tables, write_table
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-ELSEWHERE = {"memory_systems.md", "splits.md", "study.md"}
+ELSEWHERE = {
+    "memory_systems.md": "tests/vlms/test_page.py",
+    "splits.md": "tests/tasks/splits/test_recipes.py",
+    "study.md": "tests/lab/test_study.py",
+}
 NEEDS = re.compile(r"needs (Slurm|a GPU|a cluster|hours)")
 TINY = ["preset=smoke", "schedule.steps=2", "validation.every=1", "logger=csv", "threads=1", "device=cpu"]
 
@@ -84,6 +88,11 @@ def test_there_is_something_to_test():
     assert len(OTHERS) >= 5
     assert any(NEEDS.search(c.comment) for c in TRAINING)
     assert sum(not NEEDS.search(c.comment) for c in TRAINING) >= 4
+
+
+@pytest.mark.parametrize(("page", "test"), ELSEWHERE.items())
+def test_pages_left_out_have_a_test_that_reads_them(page, test):
+    assert page in (ROOT / test).read_text()
 
 
 @pytest.mark.parametrize("command", TRAINING, ids=str)
