@@ -65,7 +65,7 @@ def _draw_running(axis, cells: Sequence[CellScore], bands: Sequence[str]) -> Non
         axis.annotate(share, (x[-1], y[-1]), (4, 0), textcoords="offset points", color=colour, fontsize=7, va="center")
     axis.set_xscale("log")
     axis.set_ylim(0, 1.03)
-    axis.tick_params(labelsize=7)
+    axis.tick_params(which="both", labelsize=7)
 
 
 def arms_figure(scores: Scores, subject: Subject) -> Figure | None:
@@ -103,7 +103,7 @@ def arms_figure(scores: Scores, subject: Subject) -> Figure | None:
         axis.axvline(0, color="0.3", lw=0.8)
         axis.set_xlabel(about, fontsize=8)
         axis.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-        axis.tick_params(labelsize=7)
+        axis.tick_params(which="both", labelsize=7)
     axes[0].set_yticks(heights, rows)
     axes[0].set_xlim(0, 1)
     return figure

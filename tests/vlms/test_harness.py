@@ -7,15 +7,18 @@ import json
 import numpy as np
 import polars as pl
 import pytest
+from omegaconf import OmegaConf
 
 from lab import harness
 from lab.adapters import SolverMemory
 from lab.answers import Answers, key_of
 from lab.config import UsageError
 from lab.harness import Selection, answers_file, interview, observations, query_for
-from scoring import TableError, read_tables, score, validate
+from lab.report import answers_to_split
+from scoring import Settings, TableError, read_tables, score, validate
 from tasks import SOLVERS
 from tasks.video.render import read_frames
+from tests.vlms.rules import check_pieces, check_read_order
 from vlms.protocol import MemoryFailure, MemorySystem, Observation, Query, Reply
 
 ALL = Selection()
@@ -91,6 +94,21 @@ def test_errors_are_no_abstentions_and_are_asked_again(scribe, text_split, tmp_p
     assert not second.errors
     assert second.kept == len(first.records) - len(failed)
     assert score(second.records).cells
+
+
+def test_errors_are_scored_only_when_that_is_asked_for(scribe, text_split, tmp_path):
+    failing = scribe(lambda q: "connection lost" if q.item_id.endswith("-00") else None)
+    settings = OmegaConf.create({"errors": "raise", "seed": 0})
+    with pytest.raises(
+        UsageError, match=r"of \d+ questions to scribe ended in an error.*connection lost.*errors=abstain"
+    ):
+        answers_to_split(settings, failing, text_split, ALL, tmp_path)
+    settings.errors = "abstain"
+    table = read_tables(answers_to_split(settings, failing, text_split, ALL, tmp_path))
+    scores = score(table, Settings(redraws=5, errors="abstain"))
+    shares = [row["value"] for row in scores.rows() if row["metric"] == "abstain_error"]
+    assert shares
+    assert 0 < max(shares) < 1
 
 
 def test_a_system_that_is_gone_stops_the_evaluation(scribe, text_split, tmp_path):
@@ -186,36 +204,6 @@ def test_writing_in_pieces_is_writing_at_once(name, text_split):
 def test_the_rules_hold_for_prompts(scribe, text_split):
     check_read_order(scribe(), text_split)
     check_pieces(scribe(), text_split)
-
-
-def check_read_order(system: MemorySystem, split) -> None:
-    """Rule 2: the same replies in either order, one by one or many at once."""
-    stream, queries = asked_of(system, split)
-    state = system.write(system.open(stream.stream_id, 0), list(observations(stream, modality_of(system))))
-    forward = [system.read(state, q) for q in queries]
-    backward = [system.read(state, q) for q in reversed(queries)]
-    assert forward == backward[::-1] == list(system.read_many(state, queries))
-
-
-def check_pieces(system: MemorySystem, split) -> None:
-    """Rule 3: write(a + b) = write(write(a), b), for every cut."""
-    stream, queries = asked_of(system, split)
-    seen = list(observations(stream, modality_of(system)))
-    start = system.open(stream.stream_id, 0)
-    whole = list(system.read_many(system.write(start, seen), queries))
-    for cut in range(len(seen) + 1):
-        state = system.write(system.write(system.open(stream.stream_id, 0), seen[:cut]), seen[cut:])
-        assert list(system.read_many(state, queries)) == whole
-
-
-def modality_of(system):
-    return "text" if "text" in system.modalities else "tokens"
-
-
-def asked_of(system, split):
-    cell = split.cells[-1]
-    stream = cell.streams()[0]
-    return stream, [query_for(q, modality_of(system), None) for q in ALL.queries_of(cell)[stream.stream_id]]
 
 
 def test_the_size_of_the_pieces_changes_no_answer(text_split, tmp_path, monkeypatch):

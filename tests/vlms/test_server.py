@@ -12,6 +12,7 @@ pytest.importorskip("openai")
 httpx = pytest.importorskip("httpx2")  # what the client library sends through
 
 from lab.harness import Selection, interview, observations  # noqa: E402
+from tests.vlms.rules import check_pieces, check_read_order  # noqa: E402
 from vlms.protocol import MemoryFailure, Observation, Query  # noqa: E402
 from vlms.server import Server  # noqa: E402
 
@@ -298,6 +299,15 @@ def test_a_server_that_goes_away_in_the_middle(text_split, tmp_path):
     done = interview(server, text_split, Selection(), tmp_path)
     assert done.kept == 5
     assert not done.errors
+
+
+def test_the_rules_of_the_protocol_hold(text_split):
+    def answer(request: dict) -> dict:
+        letters = sum(map(ord, str(request)))
+        return completion(f"{{{letters % 3}}}", n_in=letters)
+
+    check_read_order(serve(Wire(answer)), text_split)
+    check_pieces(serve(Wire(answer), concurrency=2), text_split)
 
 
 def test_many_at_once_come_back_in_order(text_split):
