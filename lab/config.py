@@ -160,10 +160,10 @@ def explain_preset(preset: str) -> str:
 def run_hydra(script: Callable[[DictConfig], None], config: str) -> None:
     """Run an entry script under Hydra; a usage error is one message and exit code 2."""
     argv, started = sys.argv[1:], []
-    if PRINTING & {arg.split("=", 1)[0] for arg in argv}:
+    if hasattr(signal, "SIGPIPE") and PRINTING & {arg.split("=", 1)[0] for arg in argv}:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends quietly, like any other tool
     preset = None
-    if config == "train" and value_of(argv, "preset") is None and value_of(argv, "sweep") is None:
+    if config == "train" and value_of(argv, "preset") is None and value_of(argv, "sweep") in (None, "none"):
         preset = preset_for_machine()
 
     @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config)

@@ -16,7 +16,7 @@ import subprocess
 import threading
 from types import FrameType
 
-NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+NOTICES = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGTERM") if hasattr(signal, name))
 
 
 class Stopped(Exception):
