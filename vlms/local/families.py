@@ -36,6 +36,7 @@ class FamilyRules:
         loader: class of transformers that loads it.
         frames: as clips or as single pictures.
         processor: settings of the processor for prompts with frames.
+        rewrite: stretches of a templated prompt that the processor must find written differently.
         inline: prompts are plain text with picture tokens in it, not parts, for templates that know no parts.
         adapter: folder, inside the checkpoint, of low-rank weights that are active whenever there is a picture.
     """
@@ -46,6 +47,7 @@ class FamilyRules:
     loader: str = "AutoModelForImageTextToText"
     frames: Literal["video", "images"] = "video"
     processor: Mapping[str, Any] = field(default_factory=dict)
+    rewrite: Mapping[str, str] = field(default_factory=dict)
     inline: bool = False
     adapter: str | None = None
 
@@ -62,6 +64,9 @@ FAMILIES: tuple[FamilyRules, ...] = (
         ("Qwen3-VL Instruct", "Qwen3-VL Thinking", "Qwen3-VL MoE"),
         ("qwen3_vl", "qwen3_vl_moe"),
         processor=KEEP_ALL | {"cap_pixels_per_frame": False},
+        # The processor marks every pair of frames itself. Until transformers 5 it also took away the template's own
+        # marks around the clip, with which the model was never trained; now it leaves them.
+        rewrite={"<|vision_start|><|video_pad|><|vision_end|>": "<|video_pad|>"},
     ),
     FamilyRules(
         "qwen3-omni",

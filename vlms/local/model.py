@@ -29,7 +29,7 @@ try:
     import transformers
     from transformers.video_utils import VideoMetadata
 except ImportError as error:
-    raise ImportError(f"{error.name} is missing; local models need it: pip install 'ecclab[vlm]'") from error
+    raise ImportError(f"{error.name} is missing") from error
 
 GREEDY = {"do_sample": False, "num_beams": 1, "temperature": None, "top_p": None, "top_k": None,
           "repetition_penalty": 1.0}  # fmt: skip
@@ -205,6 +205,8 @@ class LocalModel(WholePrompt):
         holder = self.tokens_to if self.tokens_to.chat_template else self.tokens_to.tokenizer
         turns = [{"role": "user", "content": content}]
         prompt = holder.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **told)
+        for found, wanted in self.rules.rewrite.items():
+            prompt = prompt.replace(found, wanted)
         return prompt, clips
 
     def _tokens(self, prompt: str, clips: Sequence[np.ndarray]) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +17,7 @@ from tests.vlms.tiny import FAMILIES, KEYS
 from vlms.local import LocalModel, rules_of
 from vlms.local.model import place
 from vlms.parsing import parse
-from vlms.prompts import instruction
+from vlms.prompts import VideoPart, instruction
 from vlms.protocol import SYNTHETIC, MemoryFailure, Observation, Query
 from vlms.registry import build
 
@@ -96,6 +98,31 @@ def test_stock_processors_would_lose_frames(checkpoint):
     stock = AutoProcessor.from_pretrained(checkpoint("qwen3_vl")).video_processor
     out = stock(videos=[noise(16, (448, 448))], do_sample_frames=False, return_tensors="pt")
     assert out["video_grid_thw"][0].tolist() != [8, 28, 28]
+
+
+CLIP_TEXT = {  # what a clip of four frames, at one per second, becomes in the prompt; V stands for its patches
+    "qwen2_5_vl": "<|vision_start|>V<|vision_end|>",
+    "qwen3_vl": "<0.5 seconds><|vision_start|>V<|vision_end|><2.5 seconds><|vision_start|>V<|vision_end|>",
+    "qwen3_omni": "<|vision_start|>V<|vision_end|>",
+    "glm4v_moe": "<|begin_of_video|><|begin_of_image|>V<|end_of_image|>0<|begin_of_image|>V<|end_of_image|>2"
+    "<|end_of_video|>",
+    "internvl": "<img>V</img>" * 4,
+    "phi4_multimodal": "V\nV\nV\nV",
+}
+
+
+@pytest.mark.parametrize("family", CLIP_TEXT)
+def test_times_and_marks_of_a_clip(family, local):
+    system = local(family)
+    prompt, clips = system._prompt([VideoPart(tuple(noise(4)))])
+    inputs = system._tokens(prompt, clips)
+    text = system.tokens_to.tokenizer.decode(inputs["input_ids"][0])
+    for token in system.vision_ids:
+        mark = re.escape(system.tokens_to.tokenizer.convert_ids_to_tokens(token))
+        text = re.sub(f"({mark})+", "V", text)
+    assert f"user\n{CLIP_TEXT[family]}<|im_end|>" in text
+    for key in ("second_per_grid_ts", "video_second_per_grid"):
+        assert inputs.get(key, torch.tensor([2.0])).tolist() == [2.0], "two frames, one second each"
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +218,14 @@ def test_a_toy_answers_alike_on_a_gpu(checkpoint):
     ]
     assert replies[0].text == replies[1].text == "{1}"
     assert replies[0].cost == replies[1].cost
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    for module in ("vlms.local", "vlms.local.model"):
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(MemoryFailure, match=r"pip install 'ecclab\[vlm\]' \(torchvision is missing\)"):
+        build("local", path="anywhere")
 
 
 def test_the_registry_builds_it_and_its_identity_is_json(checkpoint):
