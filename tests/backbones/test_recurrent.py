@@ -10,7 +10,7 @@ from backbones import available, build
 from backbones.gates import HeadDecay, unit
 from tests.backbones.contract import assert_close, make, step_through, tokens
 
-# ECCBench, Appendix C.2 and docs/flops.md: MFLOPs at L = 1024 and 4096, floats of state per layer, weights of three layers
+# ECCBench, Appendix C.2, and docs/flops.md: MFLOPs at L = 1024 and 4096, floats of state per layer, weights
 GOLDEN = {
     ("mamba2", 64): (463.7, 1853.3, 17536, 127872),
     ("mamba2", 128): (1835.8, 7337.6, 67840, 502272),
