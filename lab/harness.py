@@ -29,7 +29,7 @@ from vlms.protocol import Arm, MemoryFailure, MemorySystem, Modality, Observatio
 PIECE = 64
 """Observations written at once: bounds what a system must take in one call, and changes no answer (rule 3)."""
 ERRORS_IN_A_ROW = 3
-"""After so many questions without an answer the system is taken to be gone."""
+"""After so many questions in a row without an answer the system is taken to be gone."""
 ANSWER = {"yes": 1, "no": 0, "abstain": None, None: None}
 
 
@@ -172,12 +172,20 @@ class Asked:
         return [record for record in self.records if record["error"] is not None]
 
 
-def interview(system: MemorySystem, split: Split, selection: Selection, folder: Path, seed: int = 0) -> Asked:
+def interview(
+    system: MemorySystem,
+    split: Split,
+    selection: Selection,
+    folder: Path,
+    seed: int = 0,
+    patience: int | None = ERRORS_IN_A_ROW,
+) -> Asked:
     """Ask a system every question of a selection that it has not answered yet.
 
     Args:
         folder: of the file of answers.
         seed: given to the system with every stream.
+        patience: errors in a row after which to stop; None goes on whatever fails.
 
     Raises:
         UsageError: the selection is empty, or the system cannot take what the split holds.
@@ -189,7 +197,7 @@ def interview(system: MemorySystem, split: Split, selection: Selection, folder: 
     with Answers(path) as answers:
         with replacing(path.with_suffix(".json")) as temporary:
             temporary.write_text(json.dumps(identity_of(system, split, seed), indent=2, sort_keys=True) + "\n")
-        interviewer = _Interviewer(system, split, answers, seed)
+        interviewer = _Interviewer(system, split, answers, seed, patience)
         todo = [(cell, stream) for cell in cells for stream in selection.streams_of(cell)]
         wanted: list[tuple[Any, ...]] = []
         kept = 0
@@ -215,6 +223,7 @@ class _Interviewer:
     split: Split
     answers: Answers
     seed: int
+    patience: int | None
     failed: list[str] = field(default_factory=list)
     """Errors since the last answer."""
 
@@ -258,7 +267,7 @@ class _Interviewer:
             self.failed.clear()
             return
         self.failed.append(reply.error)
-        if len(self.failed) >= ERRORS_IN_A_ROW:
+        if self.patience is not None and len(self.failed) >= self.patience:
             answered = sum(r["error"] is None for r in self.answers.records.values())
             raise MemoryFailure(
                 f"{len(self.failed)} questions in a row got no answer; the last error: {reply.error}. {answered} "

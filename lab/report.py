@@ -48,7 +48,7 @@ from .adapters import BackboneMemory, SolverMemory
 from .config import UsageError, import_plugins
 from .curves import save_curves
 from .evaluation import Plan, Streams, backbone_system, evaluate, plan_for, references, trained_task, united
-from .harness import Selection, interview
+from .harness import ERRORS_IN_A_ROW, Selection, interview
 
 CAPTION = "95 % interval over streams; below it recall / specificity"
 ARMS_CAPTION = "arm A pays +3 / -1, arm B +1 / -4; of systems that were not told, the arms are thresholds on confidence"
@@ -217,7 +217,9 @@ def answers_to_split(cfg: DictConfig, system: MemorySystem, split: Split, select
     Raises:
         UsageError: some questions got no answer, and `errors` is not "abstain".
     """
-    asked = interview(system, split, selection, folder, cfg.seed)
+    # Who accepts errors as abstentions may have questions that always fail: many in a row when only they are left.
+    patience = None if cfg.errors == "abstain" else ERRORS_IN_A_ROW
+    asked = interview(system, split, selection, folder, cfg.seed, patience)
     if asked.kept:
         print(f"{system.name}: {asked.kept} of {len(asked.records)} questions were answered before", file=sys.stderr)
     if asked.errors:
