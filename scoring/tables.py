@@ -91,6 +91,12 @@ def estimates_of(scores: Scores, cell: CellScore) -> dict[str, Estimate]:
     return found
 
 
+ARM_COLUMNS = (
+    "coverage_arm_a", "coverage_arm_b", "responsiveness", "selectivity", "selectivity_fisher_p", "selectivity_p_le_0",
+    "payoff_a_under_b", "payoff_b", "payoff_gain",
+)  # fmt: skip
+
+
 def _columns(scores: Scores, bands: Sequence[str]) -> list[EccColumn]:
     """Main columns first; within these and the others, from capacity over efficiency and compression to calibration."""
     structured = [b for b in bands if b != scores.settings.base_band]
@@ -108,7 +114,7 @@ def _columns(scores: Scores, bands: Sequence[str]) -> list[EccColumn]:
     if target is not None:
         columns += [EccColumn(f"coverage_at_accuracy_{target:.2f}", b, b in base) for b in reversed(bands)]
     columns += [EccColumn("ece", b, b in base) for b in base] + [EccColumn("brier", b, False) for b in base]
-    for metric in ("responsiveness", "selectivity", "selectivity_p_le_0", "payoff_b", "payoff_gain"):
+    for metric in ARM_COLUMNS:
         columns += [EccColumn(metric, b, metric in ("responsiveness", "selectivity", "payoff_b")) for b in base]
     return sorted(columns, key=lambda c: not c.main)
 
