@@ -50,13 +50,14 @@ def is_unlearned(system: str) -> bool:
 
 
 def labels(metrics: pl.DataFrame) -> dict[str, str]:
-    """Readable label of every system."""
+    """Readable label of every system; with its own name where architecture and width do not tell it apart."""
     found = {}
     for system, architecture, width in metrics.select("system", "architecture", "width").unique().iter_rows():
         kind = next((k for k in ("recent", "bloom", "counts") if system.startswith(k)), None)
         text = f"{KINDS[kind]}, {system.removeprefix(kind)} B" if kind else look(architecture).label
         found[system] = f"{text} D={width}" if width and width != 64 else text
-    return found
+    taken = list(found.values())
+    return {s: text if taken.count(text) == 1 else f"{text} ({s})" for s, text in found.items()}
 
 
 def value_of(metrics: pl.DataFrame, metric: str, query_set: str, band: str, length: int) -> dict[str, tuple]:
@@ -148,13 +149,13 @@ def state_figure(metrics: pl.DataFrame, state: pl.DataFrame, length: int) -> Fig
     bits = {s: b / length for s, b in state.filter(pl.col("L") == length).select("system", "state_bits").iter_rows()}
     names = labels(metrics)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10.5, 4.6), layout="constrained")
+        figure = Figure(figsize=(12, 5.4), layout="constrained")
         for axis, band in zip(figure.subplots(1, 2, sharey=True), ("max", "low"), strict=True):
             found = {s: v for s, v in value_of(metrics, "accuracy", "uniform", band, length).items() if s in bits}
             ends = 0.7 * min(bits[s] for s in found), 3 * max(bits[s] for s in found)
             axis.set_xscale("log", base=2)
             if band == "max":
-                grid = np.geomspace(ends[0], 12 * ends[1], 80)
+                grid = np.geomspace(ends[0], 60 * ends[1], 80)
                 limit = [best_accuracy(b * length, length) for b in grid]
                 axis.plot(grid, limit, color="black", lw=1)
                 axis.fill_between(grid, limit, 1.03, color="0.85", lw=0)
@@ -167,17 +168,18 @@ def state_figure(metrics: pl.DataFrame, state: pl.DataFrame, length: int) -> Fig
                 axis.plot([bits[system]] * 2, [low, high], color=style["color"], lw=1.2)
                 axis.plot(bits[system], value, **style)
             right = [s for s in learned if bits[s] > 64]
-            heights = spread([found[s][0] for s in right], 0.022)
+            heights = spread([found[s][0] for s in right], 0.024)
+            above = max(0, max(heights, default=0) - 1.01)
             for system, y in zip(right, heights, strict=True):
-                _label(axis, names[system], bits[system], found[system][0], y)
+                _label(axis, names[system], (bits[system], found[system][0]), (0.7 * ends[1], y - above))
             for system in (s for s in learned if bits[s] <= 64):
-                _label(axis, names[system], bits[system], found[system][0], found[system][0])
+                _label(axis, names[system], (bits[system], found[system][0]), (1.6 * bits[system], found[system][0]))
             axis.axvline(4, color="0.6", lw=0.8, ls="--")
             axis.axhline(0.5, color="0.5", lw=0.8, ls=":")
-            axis.set_xlim(ends[0], ends[1] * 12)
+            axis.set_xlim(ends[0], ends[1] * 60)
             axis.set_ylim(0.47, 1.03)
             axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-            axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _, end=ends[1]: f"{x:g}" if x < end else ""))
             axis.set_xlabel("bits of state per symbol of the stream (dashed: 4, the whole stream)")
             axis.set_title(f"{band_title(band)}, uniform negatives, L = {length}")
         figure.axes[0].set_ylabel("accuracy")
@@ -212,10 +214,10 @@ def _unlearned(axis: Axes, points: dict[str, tuple], kind: str) -> None:
         axis.annotate(system, (bits, value[0]), (3, -9), textcoords="offset points", color="#666666", fontsize=7)
 
 
-def _label(axis: Axes, text: str, x: float, y: float, at: float) -> None:
-    """A label to the right of a point, moved up or down to stand free of others."""
+def _label(axis: Axes, text: str, point: tuple[float, float], at: tuple[float, float]) -> None:
+    """A label that stands at `at`, free of others, with a line to its point."""
     axis.annotate(
-        text, (x, y), (x * 1.6, at), fontsize=7, va="center",
+        text, point, at, fontsize=7, va="center",
         arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.5, "shrinkB": 3},
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -97,8 +98,13 @@ def accuracy_block(folder: Path) -> str:
     return markdown(["backbone", "CPU min", *(f"{q}, {b}, L={n}" for q, b, n in cells)], rows)
 
 
-def ecc_block(folder: Path) -> str:
-    """Capacity, efficiency, compression and calibration at twice the training length."""
+def ecc_block(folder: Path, shown: Iterable[str] = (*SOLVERS[1:], *MEMORIES)) -> str:
+    """Capacity, efficiency, compression and calibration at twice the training length.
+
+    Args:
+        folder: of the tables.
+        shown: memories with nothing to learn below the backbones.
+    """
     metrics = read(folder, "metrics")
     length = longer(metrics)[0]
     columns = {
@@ -111,7 +117,7 @@ def ecc_block(folder: Path) -> str:
         "coverage at 95 %, max": value_of(metrics, "coverage_at_accuracy_0.95", "uniform", "max", length),
     }
     rows = []
-    for system, label in systems_of(metrics, (*SOLVERS[1:], *MEMORIES)):
+    for system, label in systems_of(metrics, shown):
         row = [label]
         for head, found in columns.items():
             if head == "MFLOPs per answer":
@@ -168,6 +174,16 @@ def findings_block(folder: Path) -> str:
     return markdown(["finding", "number", "L", "value", "appears if", "verdict"], rows)
 
 
+def verdicts_block(folder: Path) -> str:
+    """The paper's findings and their verdicts alone, one row each."""
+    found = read(folder, "findings").filter(pl.col("source") == "paper")
+    rows = [
+        [says[0], ", ".join(f"L = {r['L']}: **{r['verdict']}**" for r in group.iter_rows(named=True))]
+        for says, group in found.group_by("says", maintain_order=True)
+    ]
+    return markdown(["finding", "here"], rows)
+
+
 def runs_block(folder: Path) -> str:
     """Every training: what it took and what it reached."""
     rows = [
@@ -183,6 +199,8 @@ def runs_block(folder: Path) -> str:
 BLOCKS: dict[str, Callable[[Path], str]] = {
     "results": accuracy_block,
     "ecc": ecc_block,
+    "ecc-brief": partial(ecc_block, shown=SHOWN),
+    "verdicts": verdicts_block,
     "findings": findings_block,
     "negatives": negatives_block,
     "state": state_block,
@@ -202,9 +220,6 @@ def page_text(text: str, folder: Path) -> str:
             made = f"<!-- {name} -->\n{block(folder)}\n<!-- /{name} -->"
             text = pattern.sub(lambda _, made=made: made, text)
     return text
-
-
-readme_text = page_text
 
 
 def main() -> int:

@@ -27,6 +27,9 @@ from scoring.subjects import Subject, band_title, bands_of, distinct_budgets, mf
 from scoring.summary import Scores, cost_frontier_of, frontier_of
 from scoring.tables import ecc_rows, show, show_interval
 
+STEADY = 0.05
+"""Coverage from which a curve sets its axis: below, it is about a handful of answers."""
+
 FEWEST_IN_GROUP = 10
 _LABEL_GAP = 0.035  # of the axis height, between labels of one column
 _STYLE = {
@@ -305,11 +308,21 @@ def _with_legend(figure: Figure, cells: Sequence[CellScore]) -> Figure:
     seen = {c.system: c for c in sorted(cells, key=lambda c: (c.is_reference, c.architecture, c.width or 0))}
     names = labels(list(seen.values()))
     handles = [Line2D([], [], **_line(cell)) for cell in seen.values()]
-    columns = max(1, min(int(figure.get_figwidth() // 1.9), len(handles)))
-    figure.legend(
-        handles, [names[s] for s in seen], loc="outside lower center", ncols=columns, fontsize=8, handlelength=3
-    )
+    texts = [names[s] for s in seen]
+    columns = _columns_that_fit(texts, figure.get_figwidth())
+    figure.set_figheight(figure.get_figheight() + 0.17 * (-(-len(texts) // columns) - 1))
+    figure.legend(handles, texts, loc="outside lower center", ncols=columns, fontsize=8, handlelength=3)
     return figure
+
+
+def _columns_that_fit(texts: Sequence[str], width: float) -> int:
+    """The most columns of a legend that a figure of so many inches can hold; the legend fills column after column."""
+    for columns in range(len(texts), 1, -1):
+        rows = -(-len(texts) // columns)
+        parts = [texts[i : i + rows] for i in range(0, len(texts), rows)]
+        if sum(0.75 + 0.062 * max(map(len, part)) for part in parts) <= width:  # the line, characters of 8 points
+            return columns
+    return 1
 
 
 def _annotate(axis: Axes, text: str, x: float, y: float) -> None:
@@ -323,7 +336,9 @@ def _accuracy_axis(axis: Axes, cells: Sequence[CellScore]) -> None:
         return
     chance = cells[0].chance
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axis.set_ylim(max(0, min(axis.dataLim.y0, chance) - 0.05), 1.02)
+    lines = [(np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in axis.lines]
+    lowest = min((y[x >= STEADY].min() for x, y in lines if (x >= STEADY).any()), default=chance)
+    axis.set_ylim(max(0, min(lowest, chance) - 0.05), 1.02)
     axis.axhline(chance, color="#555555", lw=0.8, dashes=(2, 2), zorder=0)
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
     axis.annotate("chance", (0.01, chance), (0, 2), **place, fontsize=7, color="#555555")

@@ -102,9 +102,9 @@ def test_online_use(outputs, monkeypatch):
 
 
 def test_its_tables_are_those_of_the_committed_results():
-    from lab.results import RESULTS, readme_text
+    from lab.results import RESULTS, page_text
 
-    assert readme_text(TEXT, RESULTS) == TEXT, "run: python -m lab.results readme"
+    assert page_text(TEXT, RESULTS) == TEXT, "run: python -m lab.results readme"
 
 
 def test_what_it_names_exists():
