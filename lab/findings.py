@@ -48,20 +48,25 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """The scores of a study, asked by architecture: the narrowest system of each answers.
+    """The scores of a study, asked by architecture: the narrowest system of each answers, of several the first named.
 
     Args:
         scores: of the systems and reference solvers.
         trained_length: the longest stream that training showed.
+        systems: the study's, plain ones before variants.
     """
 
     scores: Scores
     trained_length: int
+    systems: tuple[str, ...] = ()
 
     @cached_property
     def _cells(self) -> dict[tuple[str, str, str, int], CellScore]:
         found: dict[tuple[str, str, str, int], CellScore] = {}
-        for cell in sorted(self.scores.cells, key=lambda c: c.width or 0, reverse=True):
+        rank = {system: place for place, system in enumerate(self.systems)}
+        for cell in sorted(
+            self.scores.cells, key=lambda c: (c.width or 0, rank.get(c.system, len(rank))), reverse=True
+        ):
             found[cell.architecture, cell.key.query_set, cell.band, cell.length] = cell
         return found
 

@@ -85,7 +85,7 @@ def write_report(study: Study, tables: dict[str, Path]) -> None:
     save(folder / "metrics.tsv", metrics)
     save(folder / "state.tsv", states(chosen.values(), sorted(metrics["L"].unique())))
     if len(lengths) == 1:
-        rows = findings(Evidence(scores, lengths.pop()))
+        rows = findings(Evidence(scores, lengths.pop(), tuple(run.name for run in chosen.values())))
         save(folder / "findings.tsv", pl.DataFrame(rows, infer_schema_length=None))
     else:
         say(f"no findings: the systems were trained to different lengths, {sorted(lengths)}")

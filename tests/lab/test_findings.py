@@ -99,3 +99,12 @@ def test_the_narrowest_system_of_an_architecture_speaks_for_it():
     for table, width in ((wide, 128), (narrow, 64)):
         table["architecture"], table["width"] = ["gru"] * len(table["label"]), [width] * len(table["label"])
     assert Evidence(scores_of(wide, narrow), 128).accuracy("gru", "max", 2).value < 0.6
+
+
+@pytest.mark.parametrize(("order", "right"), [(("plain", "variant"), 0.55), (("variant", "plain"), 0.9)])
+def test_of_several_systems_of_one_width_the_first_named_speaks(order, right):
+    tables = [answers("plain", "max", 256, 0.55, True), answers("variant", "max", 256, 0.9, True)]
+    for table in tables:
+        table["architecture"] = ["gla"] * len(table["system"])
+    found = Evidence(scores_of(*tables), 128, order).accuracy("gla", "max", 2).value
+    assert found == pytest.approx(right, abs=0.05)
