@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import socket
+import sys
 
 import pytest
 
@@ -13,6 +14,9 @@ import tasks
 from tasks.splits.croissant import REQUIRED, croissant
 
 mlcroissant = pytest.importorskip("mlcroissant")
+absl_logging = pytest.importorskip("absl.logging")  # comes with it
+# Its log handler would close pytest's capture of stderr, its stream now, at the next configuration of logging.
+absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
 @pytest.fixture
