@@ -80,24 +80,6 @@ def longer(metrics: pl.DataFrame) -> list[int]:
     return lengths[1:] or lengths
 
 
-def accuracy_block(folder: Path) -> str:
-    """Accuracy by query set, band and length beyond training, beside the reference solvers."""
-    metrics, runs = read(folder, "metrics"), read(folder, "runs")
-    cells = [(q, b, n) for q in ("uniform", "order") for b in ("low", "max") for n in longer(metrics)]
-    found = {cell: value_of(metrics, "accuracy", *cell) for cell in cells}
-    shown = [
-        (r["run"], r["backbone"] if r["width"] == 64 else f"{r['backbone']} D={r['width']}",
-         f"{r['cpu_minutes'] or r['minutes']:.1f}")
-        for r in runs.iter_rows(named=True) if r.get("chosen", True)
-    ]  # fmt: skip
-    rows = [
-        [label, minutes]
-        + [f"{v[0]:.3f} ±{(v[2] - v[1]) / 2:.3f}" if (v := found[c].get(system)) else "" for c in cells]
-        for system, label, minutes in [*shown, *((s, f"*{s}*", "") for s in SHOWN)]
-    ]
-    return markdown(["backbone", "CPU min", *(f"{q}, {b}, L={n}" for q, b, n in cells)], rows)
-
-
 def ecc_block(folder: Path, shown: Iterable[str] = (*SOLVERS[1:], *MEMORIES)) -> str:
     """Capacity, efficiency, compression and calibration at twice the training length.
 
@@ -197,7 +179,6 @@ def runs_block(folder: Path) -> str:
 
 
 BLOCKS: dict[str, Callable[[Path], str]] = {
-    "results": accuracy_block,
     "ecc": ecc_block,
     "ecc-brief": partial(ecc_block, shown=SHOWN),
     "verdicts": verdicts_block,

@@ -49,13 +49,15 @@ def test_a_job_that_is_not_ready_waits_while_others_go(tmp_path):
 
 def test_an_interruption_stops_what_runs(tmp_path):
     """SIGTERM, as a scheduler or `kill` sends it, reaches the children as Ctrl-C and ends the wait."""
-    code = "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('saved')"
+    code = (
+        "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('saved')"
+    )
     running = job(tmp_path, "long", code)
 
     def kill() -> None:
-        while running._process is None:
+        while running._process is None or running.tail(1) != "ready":
             time.sleep(0.01)
-        time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=kill).start()
