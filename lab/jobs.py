@@ -77,8 +77,11 @@ class Job:
         return None if speed is None or not self.work else max(self.work - self.progress(), 0) * speed
 
     def stop(self) -> int:
-        """Interrupt it as Ctrl-C would, kill it when that does not help; returns the exit code."""
-        for what, wait in ((signal.SIGINT, GRACE), (signal.SIGKILL, None)):
+        """End it as a scheduler would, kill it when that does not help; returns the exit code.
+
+        By SIGTERM, upon which train.py saves: processes that a shell started in the background ignore SIGINT.
+        """
+        for what, wait in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
             if self._process.poll() is None:
                 os.killpg(self._process.pid, what)
                 try:
