@@ -63,11 +63,11 @@ class TokenMemory(MemorySystem):
 
     def fold(self, symbols: torch.Tensor, state: Any) -> Any:
         """State after symbols int64 [1, L]."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define fold")
 
     def probabilities(self, candidates: torch.Tensor, lengths: torch.Tensor, state: Any) -> torch.Tensor:
         """p(yes) [1, Q]."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define probabilities")
 
     def cost(self, length: int) -> Cost | None:
         """Of one question on a stream of that length."""

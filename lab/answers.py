@@ -39,7 +39,7 @@ class Answers:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._files = ExitStack()
-        lock = self._files.enter_context(open(path.with_suffix(".lock"), "ab"))  # noqa: SIM115
+        lock = self._files.enter_context(open(path.with_suffix(".lock"), "ab"))  # noqa: SIM115 - close() closes it
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -49,7 +49,7 @@ class Answers:
         self.records = {key_of(record): record for record in found if record["error"] is None}
         with replacing(path) as temporary:
             temporary.write_bytes(b"".join(map(_line, self.records.values())))
-        self._file = self._files.enter_context(open(path, "ab"))  # noqa: SIM115
+        self._file = self._files.enter_context(open(path, "ab"))  # noqa: SIM115 - close() closes it
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
         return key in self.records

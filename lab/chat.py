@@ -70,7 +70,7 @@ def obey(memory: OnlineMemory, line: str) -> str | None:
 def typed() -> Iterator[str]:
     """Lines from a terminal, with history and editing where Python has readline."""
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401
+        import readline  # noqa: F401 - importing it gives input() its history
     with contextlib.suppress(EOFError):
         while True:
             yield input("> ")

@@ -151,11 +151,11 @@ class Recipe:
 
     def plans(self) -> list[Plan]:
         """The cells, cheapest lengths first within each band."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define plans")
 
     def make(self, plan: Plan, *, processes: int = 1, progress: Progress | None = None) -> Made:
         """The contents of a cell, the same for any number of processes."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define make")
 
 
 @dataclass(frozen=True)

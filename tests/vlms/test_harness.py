@@ -81,7 +81,10 @@ def test_an_interrupted_evaluation_goes_on_where_it_was(scribe, text_split, tmp_
 
 
 def test_errors_are_no_abstentions_and_are_asked_again(scribe, text_split, tmp_path):
-    failing = lambda q: "connection lost" if q.item_id.endswith("-00") else None  # noqa: E731
+
+    def failing(q):
+        return "connection lost" if q.item_id.endswith("-00") else None
+
     first = interview(scribe(failing), text_split, ALL, tmp_path)
     failed = {key_of(r) for r in first.errors}
     assert failed

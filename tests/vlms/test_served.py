@@ -19,6 +19,7 @@ from typing import NamedTuple
 import polars as pl
 import pytest
 
+# Before the imports below, which need these packages: hence their E402.
 for package in ("openai", "fastapi", "uvicorn", "transformers"):
     pytest.importorskip(package)
 
