@@ -158,8 +158,9 @@ class LinearMemoryLayer(MemoryLayer):
         gate = "none" if r.log_decay is None else {1: "constant", 3: "head", 4: "channel"}[r.log_decay.ndim]
         erase = "none" if r.erase is None else "delta" if isinstance(r.erase, Tensor) else "low rank"
         shared = r.k.shape[2] == 1 < self.heads
+        sizes = {"key_dim": self.key_dim, "value_dim": self.value_dim}
         device = weight.device.type
-        return explain(kernel=self.kernel, device=device, gate=gate, erase=erase, shared_heads=shared)
+        return explain(kernel=self.kernel, device=device, gate=gate, erase=erase, shared_heads=shared, **sizes)
 
     # ---- the memory --------------------------------------------------------------------------------------------------
     def initial_state(self, batch: int) -> LinearState:

@@ -6,8 +6,9 @@
 Sizes are those of one layer at B = 8, D = 128, in float32. Competitors run in turn, in process CPU time; medians.
 `peer / ours` above 1 means that ours is faster. A row appears only after its outputs agreed with ours. Peers: the naive
 and chunked functions of flash-linear-attention (FLA) and transformers that run on a CPU, PyTorch's own idioms, and our
-loop over tokens. Where FLA's in-place loop makes autograd quadratic in the length, only the forward pass is timed.
-`executed` is the FLOP per CPU second of all matrix products that ours executes (forward and backward), and `of peak`
+loop over tokens, and our chunked form where another one is chosen. Where FLA's in-place loop makes autograd quadratic
+in the length, only the forward pass is timed. `useful` is three times the forward FLOP of the mathematics (of the
+recurrence: every pass over the state) per CPU second of forward and backward, whatever the form executes, and `of peak`
 its share of what a large product reaches in the same run.
 """
 
@@ -18,22 +19,30 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.timing import Timing, in_turn, machine, table
-from kernels import attention_read, causal_attention, leaky_average, linear_recurrence, linear_state, short_conv
-from kernels.testing import CASES, RecurrenceInputs, recurrence_inputs, rms_ratio
+from kernels import (
+    attention_read,
+    causal_attention,
+    explain,
+    leaky_average,
+    linear_recurrence,
+    linear_state,
+    short_conv,
+)
+from kernels.testing import CASES, Case, RecurrenceInputs, recurrence_inputs, rms_ratio
 
 BATCH, WIDTH = 8, 128
 ARCHITECTURES = ["retnet", "gla", "mamba2", "deltanet", "gated_deltanet", "rwkv7"]
 CHUNKS = (8, 16, 32, 64, 128)
-HEADER = ["operator", "peer", "threads", "forward", "forward+backward", "ours ms", "peer ms", "spread", "executed"]
-HEADER += ["of peak"]
+HEADER = ["operator", "kernel", "peer", "threads", "forward", "forward+backward", "ours ms", "peer ms", "spread"]
+HEADER += ["useful", "of peak"]
 TOLERANCE = 2e-4
 
 
@@ -53,6 +62,10 @@ class Contest:
     ours: Callable[[], Tensor]
     leaves: list[Tensor]
     peers: list[Peer]
+    flops: int
+    """Of the mathematics, forward."""
+    kernel: str
+    """The form that `ours` is."""
 
 
 def first(call: Callable) -> Callable[[], Tensor]:
@@ -66,36 +79,70 @@ def heads_first(function: Callable, *tensors: Tensor, **options) -> Callable[[],
 
 
 # ---- the linear recurrence -------------------------------------------------------------------------------------------
-def recurrence(name: str, length: int) -> Contest:
-    """The recurrence of an architecture, with all peers that compute it."""
+def layer_case(name: str) -> tuple[Case, int]:
+    """The rule of one layer of an architecture at this width, and its heads."""
     case = CASES[name]
-    heads = WIDTH // case.width_per_head
+    if case.shared_heads:
+        case = replace(case, key_dim=2 * WIDTH)  # Mamba-2: N = 2 D
+    return case, WIDTH // case.width_per_head
+
+
+def layer_inputs(name: str, length: int) -> RecurrenceInputs:
+    case, heads = layer_case(name)
     x = recurrence_inputs(case, batch=BATCH, length=length, heads=heads, with_state=False).leaves(torch.float32)
     if case.gate == "constant":
         x.log_decay = x.log_decay.detach()  # a buffer, not a parameter
+    return x
+
+
+def chosen(name: str, kernel: str) -> str:
+    """The form that `kernel` is for an architecture."""
+    case, _ = layer_case(name)
+    sizes = {"key_dim": case.key_dim, "value_dim": case.value_dim, "shared_heads": case.shared_heads}
+    return explain(kernel=kernel, gate=case.gate, erase=case.erase, **sizes).split()[1]
+
+
+def passes(name: str, length: int, count: int) -> int:
+    """FLOP of `count` passes over the states of all streams, tokens and heads."""
+    case, heads = layer_case(name)
+    return 2 * count * case.key_dim * case.value_dim * heads * length * BATCH
+
+
+def recurrence(name: str, length: int, kernel: str) -> Contest:
+    """The recurrence of an architecture, with all peers that compute it."""
+    case, _ = layer_case(name)
+    x = layer_inputs(name, length)
     scale = case.key_dim**-0.5
 
-    def ours() -> Tensor:
-        return linear_recurrence(**x.arguments(), scale=scale, min_log_decay=case.lowest)[0]
+    def form(kernel: str) -> Callable[[], Tensor]:
+        options = {"scale": scale, "min_log_decay": case.lowest, "kernel": kernel}
+        return lambda: linear_recurrence(**x.arguments(), **options)[0]
 
-    loop = Peer("loop over tokens", lambda: linear_recurrence(**x.arguments(), scale=scale, kernel="reference")[0])
+    own = [Peer("our loop over tokens", form("reference"))]
+    if chosen(name, kernel) != "chunk":
+        own.append(Peer("our chunked form", form("chunk")))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FLA warns that there is no GPU
         peers = PEERS[name](x, scale)
-    return Contest(ours, [t for t in x.tensors() if t.requires_grad], [loop, *peers])
+    flops = passes(name, length, {"none": 2, "delta": 3, "low rank": 4}[case.erase])
+    leaves = [t for t in x.tensors() if t.requires_grad]
+    return Contest(form(kernel), leaves, [*own, *peers], flops, chosen(name, kernel))
 
 
 def retnet(x: RecurrenceInputs, scale: float) -> list[Peer]:
     from fla.ops.retention.naive import naive_retention
-    from fla.ops.simple_gla.naive import naive_chunk_simple_gla
+    from fla.ops.simple_gla.naive import naive_chunk_simple_gla, naive_recurrent_simple_gla
 
-    def chunked() -> Tensor:
-        return naive_chunk_simple_gla(x.q, x.k, x.v, x.log_decay.expand(x.v.shape[:3]), scale=scale)[0]
+    tensors = x.q, x.k, x.v, x.log_decay.expand(x.v.shape[:3])
 
     def retention() -> Tensor:
         return naive_retention(*(t.transpose(1, 2) for t in (x.q, x.k, x.v))).transpose(1, 2)
 
-    return [Peer("FLA naive_retention", retention), Peer("FLA naive_chunk_simple_gla", chunked)]
+    return [
+        Peer("FLA naive_retention", retention),
+        Peer("FLA naive_chunk_simple_gla", first(lambda: naive_chunk_simple_gla(*tensors, scale=scale))),
+        Peer("FLA naive_recurrent_simple_gla", first(lambda: naive_recurrent_simple_gla(*tensors, scale=scale)), False),
+    ]
 
 
 def gla(x: RecurrenceInputs, scale: float) -> list[Peer]:
@@ -162,21 +209,22 @@ def rwkv7(x: RecurrenceInputs, scale: float) -> list[Peer]:
 PEERS = {f.__name__: f for f in (retnet, gla, mamba2, deltanet, gated_deltanet, rwkv7)}
 
 
-def state_alone(name: str, length: int) -> Contest:
+def state_alone(name: str, length: int, kernel: str) -> Contest:
     """The top layer's shortcut against the whole recurrence, both for the final state."""
-    case = CASES[name]
-    heads = WIDTH // case.width_per_head
-    x = recurrence_inputs(case, batch=BATCH, length=length, heads=heads, with_state=False).leaves(torch.float32)
-    arguments = x.arguments()
+    case, _ = layer_case(name)
+    x = layer_inputs(name, length)
+    arguments = {**x.arguments(), "min_log_decay": case.lowest, "kernel": kernel}
     q = arguments.pop("q")
 
     def whole() -> Tensor:
-        return linear_recurrence(q, **arguments, min_log_decay=case.lowest)[1]
+        return linear_recurrence(q, **arguments)[1]
 
     def ours() -> Tensor:
-        return linear_state(**arguments, min_log_decay=case.lowest)
+        return linear_state(**arguments)
 
-    return Contest(ours, x.tensors()[1:], [Peer("whole recurrence", whole)])
+    flops = passes(name, length, {"none": 1, "delta": 2, "low rank": 3}[case.erase])
+    leaves = [t for t in x.tensors()[1:] if t.requires_grad]
+    return Contest(ours, leaves, [Peer("whole recurrence", whole)], flops, chosen(name, kernel))
 
 
 # ---- the other operators ---------------------------------------------------------------------------------------------
@@ -196,6 +244,8 @@ def convolution(length: int) -> Contest:
             Peer("conv1d with padding", conv1d),
             Peer("loop over tokens", lambda: short_conv(x, weight, activation="silu", kernel="reference")[0]),
         ],
+        2 * x.numel() * weight.shape[1],
+        "auto",
     )
 
 
@@ -205,6 +255,8 @@ def attention(length: int) -> Contest:
         lambda: causal_attention(q, k, v),
         [q, k, v],
         [Peer("explicit softmax", lambda: causal_attention(q, k, v, kernel="reference"))],
+        2 * q.numel() * (length + 1),
+        "auto",
     )
 
 
@@ -215,6 +267,8 @@ def reading(length: int) -> Contest:
         lambda: attention_read(q, k, v, *past),
         [q, k, v, *past],
         [Peer("explicit softmax", lambda: attention_read(q, k, v, *past, kernel="reference"))],
+        4 * q.numel() * (length + 1),
+        "auto",
     )
 
 
@@ -235,16 +289,16 @@ def leaky(length: int) -> Contest:
             Peer("table of all pairs", whole_table),
             Peer("loop over tokens", lambda: leaky_average(x, log_decay, kernel="reference")[0]),
         ],
+        2 * x.numel(),
+        "auto",
     )
 
 
-CONTESTS: dict[str, Callable[[int], Contest]] = {
-    **{name: lambda length, name=name: recurrence(name, length) for name in ARCHITECTURES},
-    **{f"{name} state": lambda length, name=name: state_alone(name, length) for name in ARCHITECTURES},
-    "short_conv": convolution,
-    "attention": attention,
-    "attention_read": reading,
-    "leaky_average": leaky,
+OTHERS = {"short_conv": convolution, "attention": attention, "attention_read": reading, "leaky_average": leaky}
+CONTESTS: dict[str, Callable[[int, str], Contest]] = {
+    **{name: partial(recurrence, name) for name in ARCHITECTURES},
+    **{f"{name} state": partial(state_alone, name) for name in ARCHITECTURES},
+    **{name: lambda length, kernel, contest=contest: contest(length) for name, contest in OTHERS.items()},
 }
 
 
@@ -284,12 +338,10 @@ def rows(name: str, contest: Contest, rounds: int, repeats: int) -> list[list[ob
     forward = {label: without_gradients(call) for label, call in calls.items()}
     trained = {label: training(call, contest.leaves) for label, call in calls.items() if label == "ours"}
     trained |= {p.name: training(p.forward, contest.leaves) for p in contest.peers if p.trains}
-    with FlopCounterMode(display=False) as counter:
-        trained["ours"]()
     forward_times = in_turn(forward, rounds, repeats)
     times = in_turn({**trained, "matmul": lambda: a @ a}, rounds, repeats)
     ours = times["ours"]
-    executed = counter.get_total_flops() / ours.median
+    useful = 3 * contest.flops / ours.median
     result = []
     for peer in contest.peers:
         both = times.get(peer.name)
@@ -297,6 +349,7 @@ def rows(name: str, contest: Contest, rounds: int, repeats: int) -> list[list[ob
         result.append(
             [
                 name,
+                contest.kernel,
                 peer.name,
                 torch.get_num_threads(),
                 f"{forward_ratio:.2f}",
@@ -304,8 +357,8 @@ def rows(name: str, contest: Contest, rounds: int, repeats: int) -> list[list[ob
                 f"{forward_times['ours'].median * 1e3:.1f} / {ours.median * 1e3:.1f}",
                 f"{forward_times[peer.name].median * 1e3:.1f} / {both.median * 1e3 if both else math.nan:.1f}",
                 f"{ours.spread:.0%}",
-                f"{executed / 1e9:.1f} GFLOP/s",
-                f"{executed / peak_of(times['matmul'], 512):.0%}",
+                f"{useful / 1e9:.1f} GFLOP/s",
+                f"{useful / peak_of(times['matmul'], 512):.0%}",
             ]
         )
     return result
@@ -313,15 +366,15 @@ def rows(name: str, contest: Contest, rounds: int, repeats: int) -> list[list[ob
 
 def chunk_rows(name: str, length: int, rounds: int, repeats: int) -> list[list[object]]:
     """Ours over chunk sizes: forward, forward and backward, in milliseconds."""
-    case = CASES[name]
-    heads = WIDTH // case.width_per_head
-    x = recurrence_inputs(case, batch=BATCH, length=length, heads=heads, with_state=False).leaves(torch.float32)
+    case, _ = layer_case(name)
+    x = layer_inputs(name, length)
+    leaves = [t for t in x.tensors() if t.requires_grad]
 
     def run(chunk: int) -> Callable[[], Tensor]:
         return lambda: linear_recurrence(**x.arguments(), chunk=chunk, min_log_decay=case.lowest)[0]
 
     forward = in_turn({str(c): without_gradients(run(c)) for c in CHUNKS}, rounds, repeats)
-    both = in_turn({str(c): training(run(c), x.tensors()) for c in CHUNKS}, rounds, repeats)
+    both = in_turn({str(c): training(run(c), leaves) for c in CHUNKS}, rounds, repeats)
     return [
         [name, c, torch.get_num_threads(), f"{forward[c].median * 1e3:.1f}", f"{both[c].median * 1e3:.1f}"]
         for c in forward
@@ -335,6 +388,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--kernel", default="auto", help="the form of the recurrence to time as ours")
     parser.add_argument("--chunks", action="store_true", help="compare chunk sizes instead of peers")
     arguments = parser.parse_args()
     names = arguments.names or (ARCHITECTURES if arguments.chunks else list(CONTESTS))
@@ -350,7 +404,7 @@ def main() -> None:
             if arguments.chunks:
                 found = chunk_rows(name, arguments.length, arguments.rounds, arguments.repeats)
             else:
-                contest = CONTESTS[name](arguments.length)
+                contest = CONTESTS[name](arguments.length, arguments.kernel)
                 found = rows(name, contest, arguments.rounds, arguments.repeats)
             for row in found:
                 print(table([], [row]).strip(), flush=True)

@@ -21,8 +21,10 @@ def explain(
     gate: str = "head",
     erase: str = "none",
     shared_heads: bool = False,
+    key_dim: int = 16,
+    value_dim: int = 16,
 ) -> str:
-    """One line such as `linear_recurrence: chunk (cpu; gate per head, no erase, 32 tokens at a time)`.
+    """One line such as `linear_recurrence: native (cpu; gate per head, no erase, token by token)`.
 
     Args:
         operator: `"linear_recurrence"`, `"attention"`, `"short_conv"` or `"leaky_average"`.
@@ -31,15 +33,17 @@ def explain(
         gate: of the recurrence: `"none"`, `"constant"`, `"head"` or `"channel"`.
         erase: of the recurrence: `"none"`, `"delta"` or `"low rank"`.
         shared_heads: whether the recurrence has one head of q and k for all.
+        key_dim: K, of the recurrence.
+        value_dim: V, likewise.
 
     Raises:
-        ValueError: there is no such operator or kernel.
+        ValueError: there is no such operator or kernel, or the kernel cannot run on this machine.
     """
     if operator not in _OPERATORS:
         raise ValueError(f"there is no operator {operator!r}; choose from {', '.join(_OPERATORS)}")
     if operator != "linear_recurrence":
         return f"{operator}: {pick_name(operator, _OPERATORS[operator], kernel)} ({device})"
-    form, how = linear_recurrence.explain_recurrence(kernel, gate, erase, shared_heads)
+    form, how = linear_recurrence.explain_recurrence(kernel, device, gate, erase, shared_heads, key_dim, value_dim)
     gate = {"none": "no gate", "constant": "constant decay"}.get(gate, f"gate per {gate}")
     erase = {"none": "no erase", "delta": "delta rule"}.get(erase, f"{erase} erase")
     return f"{operator}: {form} ({device}; {gate}, {erase}, {how})"

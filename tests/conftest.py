@@ -15,6 +15,8 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
+from kernels.linear_recurrence import native
+
 ROOT = Path(__file__).resolve().parent.parent
 
 torch.set_num_threads(1)
@@ -32,6 +34,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+def choose_recurrence(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `kernel="auto"` choose this form of the linear recurrence, `"native"` or `"chunk"`, for small states."""
+    if form == "chunk":
+        monkeypatch.setattr(native, "unable", lambda device: "switched off by a test")
+    elif reason := native.unable("cpu"):
+        pytest.skip(f"the native form cannot run: {reason}")
+
+
+@pytest.fixture(params=["native", "chunk"])
+def recurrence_form(request, monkeypatch) -> str:
+    """Runs a test once for each form."""
+    choose_recurrence(request.param, monkeypatch)
+    return request.param
 
 
 @pytest.fixture

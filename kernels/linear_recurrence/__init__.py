@@ -26,22 +26,26 @@ Four functions compute it: `linear_recurrence` for a stream, `linear_state` for 
 float64 if any argument is, also under autocast: decays and solves lose too much in 16 bits. Outputs come back in v's
 dtype, states in the dtype of the computation.
 
-The forms: `reference.py` is the loop over tokens, `chunked.py` the fast form and the way into it.
+The forms: `reference.py` is the loop over tokens, `native.py` that loop in C, for a CPU and small states, `chunked.py`
+the form made of matrix products, for everything else.
 
 `B` batch, `L` stream length, `Q` queries, `H` heads, `K` key dim, `V` value dim, `C` chunk.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from kernels.choice import pick, pick_name
-from kernels.linear_recurrence import chunked, reference
-from kernels.linear_recurrence.arguments import cast, check
+from kernels.linear_recurrence import chunked, native, reference
+from kernels.linear_recurrence.arguments import Rule, cast, check
 from kernels.linear_recurrence.read import read
 
 FORMS = {
+    "native": lambda rule, chunk: native.recurrence(rule),
     "chunk": chunked.recurrence,
     "reference": lambda rule, chunk: reference.recurrence(rule),
 }
@@ -69,8 +73,8 @@ def linear_recurrence(
         erase: none; beta `[B, L, H]` for the delta rule; or a pair `(a, b)`, each `[B, L, H, K]`.
         state: the state before the first token `[B, H, K, V]`; none means zeros.
         scale: factor on the outputs.
-        kernel: `"auto"`, `"chunk"` or `"reference"`.
-        chunk: tokens per chunk, to override the measured default.
+        kernel: `"auto"`, `"native"`, `"chunk"` or `"reference"`.
+        chunk: tokens per chunk, to override the measured default; asking for it is asking for the form `"chunk"`.
         min_log_decay: the caller's promise that no log decay is below this, for a gate per channel: the smaller its
             size, the longer the chunks may be. Without it the data is looked at, which on a GPU means waiting for it.
 
@@ -79,11 +83,11 @@ def linear_recurrence(
 
     Raises:
         ValueError: shapes do not fit, a log decay is positive or breaks the promise (noticed on a CPU only), or there
-            is no such kernel.
+            is no such kernel, or it cannot run here.
     """
     with torch.autocast(v.device.type, enabled=False):
         rule = check(_scaled(q, scale), k, v, log_decay, erase, state, min_log_decay)
-        o, state = pick("linear_recurrence", FORMS, kernel)(rule, chunk)
+        o, state = _form(kernel, rule, chunk)(rule, chunk)
         return o.to(v.dtype), state
 
 
@@ -104,7 +108,7 @@ def linear_state(
     """
     with torch.autocast(v.device.type, enabled=False):
         rule = check(None, k, v, log_decay, erase, state, min_log_decay)
-        return pick("linear_recurrence", FORMS, kernel)(rule, chunk)[1]
+        return _form(kernel, rule, chunk)(rule, chunk)[1]
 
 
 def linear_read(
@@ -149,12 +153,29 @@ def linear_step(
         return o.to(v.dtype), state
 
 
-def explain_recurrence(kernel: str, gate: str, erase: str, shared_heads: bool) -> tuple[str, str]:
+def explain_recurrence(
+    kernel: str, device: str, gate: str, erase: str, shared_heads: bool, key_dim: int, value_dim: int
+) -> tuple[str, str]:
     """The form that `kernel` picks, and a few words about it; arguments as in `kernels.explain`."""
-    form = pick_name("linear_recurrence", FORMS, kernel)
+    against = _against_native(device, key_dim, value_dim)
+    form = pick_name("linear_recurrence", FORMS, kernel, *against)
     if form != "chunk":
         return form, "token by token"
-    return form, f"{chunked.CHUNKS[chunked.algorithm(erase, shared_heads, gate)]} tokens at a time"
+    how = f"{chunked.CHUNKS[chunked.algorithm(erase, shared_heads, gate)]} tokens at a time"
+    reason = next((why["native"] for why in against if why["native"]), None)
+    return form, f"{how}; not native: {reason}" if reason and device == "cpu" and kernel == "auto" else how
+
+
+def _form(kernel: str, rule: Rule, chunk: int | None) -> Callable:
+    unable, slow = _against_native(rule.v.device.type, rule.k.shape[-1], rule.v.shape[-1])
+    if chunk is not None:
+        slow = {"native": "it has no chunks"}
+    return pick("linear_recurrence", FORMS, kernel, unable, slow)
+
+
+def _against_native(device: str, key_dim: int, value_dim: int) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """What makes the native form unable, and what makes it slow."""
+    return {"native": native.unable(device)}, {"native": native.slow(key_dim, value_dim)}
 
 
 def _scaled(q: Tensor, scale: float) -> Tensor:

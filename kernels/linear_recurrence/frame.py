@@ -25,6 +25,7 @@ None stands for 1. Layouts and letters as in `tiles.py`. A constant gate comes w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,19 +69,36 @@ def frame(log_decay: Tensor | None, batch: int, factorise: bool = False) -> Fram
     return _head_frame(log_decay, batch)
 
 
-def _head_frame(log_decay: Tensor, batch: int) -> Frame:
-    # Summed in float64, kept as two numbers of the core's dtype: after a strong decay has pushed the sum to -1000, the
-    # difference of two float32 sums would be off by 1e-4.
-    exact = swap(log_decay.double().cumsum(2)).contiguous()  # [N, B or 1, H, C]
+class Sums(NamedTuple):
+    """Running sums `c` of a gate per head inside chunks, and what follows from them; each `[N, B or 1, H, C or 1]`."""
+
+    c: Tensor
+    rest: Tensor
+    """What rounding took from c. After a strong decay has pushed the sum to -1000, the difference of two float32 sums
+    would be off by 1e-4."""
+    start: Tensor
+    end: Tensor
+    total: Tensor
+
+    def pair(self) -> Tensor:
+        """`[N, B or 1, H, C, C]`."""
+        pair = self.c.unsqueeze(-1) - self.c.unsqueeze(-2)
+        pair.add_(self.rest.unsqueeze(-1)).sub_(self.rest.unsqueeze(-2))
+        return pair.clamp_max_(0).exp_().tril_()
+
+
+def sums(log_decay: Tensor) -> Sums:
+    """For a natural `[B or 1, N, C, H]`; summed in float64."""
+    exact = swap(log_decay.double().cumsum(2)).contiguous()
     c = exact.to(log_decay.dtype)
-    rest = (exact - c).to(log_decay.dtype)
-    pair = c.unsqueeze(-1) - c.unsqueeze(-2)
-    pair.add_(rest.unsqueeze(-1)).sub_(rest.unsqueeze(-2))
-    start, end, total = (
-        x.to(c.dtype).exp().expand(-1, batch, -1, -1).flatten(0, 2).unsqueeze(-1)
-        for x in (c, exact[..., -1:] - exact, c[..., -1:])
-    )
-    return Frame(start=start, end=end, pair=pair.clamp_max_(0).exp_().tril_(), total=total)
+    until_end = (exact[..., -1:] - exact).to(c.dtype)
+    return Sums(c, (exact - c).to(c.dtype), c.exp(), until_end.exp(), c[..., -1:].exp())
+
+
+def _head_frame(log_decay: Tensor, batch: int) -> Frame:
+    s = sums(log_decay)
+    start, end, total = (x.expand(-1, batch, -1, -1).flatten(0, 2).unsqueeze(-1) for x in (s.start, s.end, s.total))
+    return Frame(start=start, end=end, pair=s.pair(), total=total)
 
 
 def _channel_frame(log_decay: Tensor) -> Frame:

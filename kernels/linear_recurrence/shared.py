@@ -14,98 +14,118 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kernels.linear_recurrence.frame import frame, gate_gradient
+from kernels.linear_recurrence.frame import Sums, gate_gradient, sums
 from kernels.linear_recurrence.tiles import Tile, Tiling, t
 
 
 def shared(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, state: Tensor, size: int):
     """`(o, state)`; shapes as in `Rule`, with one head in q and k; a gate per head or, as `[1, L, H]`, constant."""
-    return _Shared.apply(q, k, v, log_decay, state, size)
+    training = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, log_decay, state))
+    return _Shared.apply(q, k, v, log_decay, state, size, training)
 
 
 class _Shared(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, log_decay, state, size):
+    def forward(ctx, q, k, v, log_decay, state, size, training):
         batch, length, heads, value_dim = v.shape
         key_dim = k.shape[-1]
         tiling = Tiling(batch, length, size, heads * max(size * size, key_dim * value_dim), v.device)
         o = torch.empty_like(v)
-        states = state.new_empty(tiling.count + 1, batch, key_dim, heads, value_dim)
+        # All states if there will be a backward pass; otherwise two, written in turn.
+        states = state.new_empty(tiling.count + 1 if training else 2, batch, key_dim, heads, value_dim)
         states[0] = state.transpose(1, 2)
+        decays = _decays(tiling, log_decay)
         for streams in tiling.streams:
             for n in range(tiling.count):
-                part = _Part(tiling, streams, n, q, k, v, log_decay)
-                entering, leaving = states[n, streams], states[n + 1, streams]
-                inside = (part.scores() @ part.v_blocks).transpose(1, 2)
-                across = torch.bmm(part.q, entering.flatten(2)).view_as(part.v)
-                torch.add(inside, part.times(across, part.start), out=part.of(o))
-                carried, written = part.times(entering, part.total), part.times(part.v, part.end)
-                torch.baddbmm(carried.flatten(2), t(part.k), written.flatten(2), out=leaving.flatten(2))
+                part = _Part(tiling, streams, n, q, k, v, decays)
+                entering, leaving = states[n % len(states), streams], states[(n + 1) % len(states), streams]
+                out = part.of(o)
+                torch.bmm(part.q, entering.flatten(2), out=out.flatten(2))
+                part.times_(out, part.start)
+                for h, scores in enumerate(part.scores().unbind(1)):
+                    out[:, :, h].baddbmm_(scores, part.v[:, :, h])
+                part.carry(entering, out=leaving)
+                leaving.flatten(2).baddbmm_(t(part.k), part.times(part.v, part.end).flatten(2))
         ctx.tiling = tiling
-        ctx.save_for_backward(q, k, v, log_decay, states)
-        return o, states[-1].transpose(1, 2).contiguous()
+        ctx.save_for_backward(q, k, v, log_decay, states if training else None)
+        return o, states[tiling.count % len(states)].transpose(1, 2).contiguous()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_o, grad_state):
         q, k, v, log_decay, states = ctx.saved_tensors
-        tiling = ctx.tiling
+        tiling, decays = ctx.tiling, _decays(ctx.tiling, log_decay)
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         grad_gate = torch.zeros_like(log_decay) if ctx.needs_input_grad[3] else None
         grad_first = torch.empty_like(grad_state)
         for streams in tiling.streams:
             grad_s = grad_state[streams].transpose(1, 2).contiguous()  # of the state that leaves
             for n in reversed(range(tiling.count)):
-                part = _Part(tiling, streams, n, q, k, v, log_decay)
+                part = _Part(tiling, streams, n, q, k, v, decays)
                 entering, do = states[n, streams], part.of(grad_o)
-                do_blocks = do.transpose(1, 2).contiguous()
-                do_started, v_ended = part.times(do, part.start), part.times(part.v, part.end)
-                scores, grad_scores = part.scores(), do_blocks @ t(part.v_blocks)
+                do_started = part.times(do, part.start)
+                scores = part.scores()
+                grad_scores = torch.empty_like(scores)
+                for do_h, v_h, out in zip(do.unbind(2), part.v.unbind(2), grad_scores.unbind(1), strict=True):
+                    torch.bmm(do_h, t(v_h), out=out)
 
-                dk = torch.bmm(v_ended.flatten(2), t(grad_s.flatten(2)))
-                dv_leaving = part.times(torch.bmm(part.k, grad_s.flatten(2)).view_as(part.v), part.end)
-                torch.add((t(scores) @ do_blocks).transpose(1, 2), dv_leaving, out=part.of(grad_v))
+                dk = torch.bmm(part.times(part.v, part.end).flatten(2), t(grad_s.flatten(2)))
+                dv = part.of(grad_v)
+                torch.bmm(part.k, grad_s.flatten(2), out=dv.flatten(2))
+                part.times_(dv, part.end)
                 if grad_gate is None:
                     dq = torch.bmm(do_started.flatten(2), t(entering.flatten(2)))
                 else:
                     # Head by head: only the sum is q's gradient, but each head's gate needs its own share.
                     heads = zip(do_started.unbind(2), entering.unbind(2), strict=True)
                     dq_heads = [torch.bmm(do_h, t(entering_h)) for do_h, entering_h in heads]
+                    reads = torch.stack([(dq_h * part.q).sum(-1) for dq_h in dq_heads], -1)  # [B, C, H]
                     dq = sum(dq_heads)
                     pairs = (scores * grad_scores).tril_(-1)
-                    reads = torch.stack([(dq_h * part.q).sum(-1) for dq_h in dq_heads], -1)  # [B, C, H]
                     rows, columns = reads + pairs.sum(-1).transpose(1, 2), pairs.sum(-2).transpose(1, 2)
-                    leaving = (part.v * dv_leaving).sum(-1)
-                    through = (grad_s * entering * part.total).sum((1, 3)).unsqueeze(1)
+                    leaving = (part.v * dv).sum(-1)
+                    through = (grad_s * entering).sum((1, 3)).unsqueeze(1) * part.total.squeeze(-1)
                     change = gate_gradient(*(x.unsqueeze(1) for x in (rows - columns, leaving, through)))
                     tiling.add(grad_gate, Tile(streams, slice(n, n + 1)), change)
+                for h, (scores_h, do_h) in enumerate(zip(scores.unbind(1), do.unbind(2), strict=True)):
+                    dv[:, :, h].baddbmm_(t(scores_h), do_h)
                 products = part.weigh_(grad_scores).sum(1)
-                dq.baddbmm_(products, part.k)
-                part.of(grad_q)[:, :, 0] = dq
-                part.of(grad_k)[:, :, 0] = torch.baddbmm(dk, t(products), part.q)
-                carried = part.times(grad_s, part.total).flatten(2)
-                grad_s = torch.baddbmm(carried, t(part.q), do_started.flatten(2)).view_as(entering)
+                part.of(grad_q)[:, :, 0] = dq.baddbmm_(products, part.k)
+                part.of(grad_k)[:, :, 0] = dk.baddbmm_(t(products), part.q)
+                part.carry(grad_s, out=grad_s)
+                grad_s.flatten(2).baddbmm_(t(part.q), do_started.flatten(2))
             grad_first[streams] = grad_s.transpose(1, 2)
-        return grad_q, grad_k, grad_v, grad_gate, grad_first, None
+        return grad_q, grad_k, grad_v, grad_gate, grad_first, None, None
+
+
+def _decays(tiling: Tiling, log_decay: Tensor | None) -> Sums | None:
+    """Of all chunks, `[N, B or 1, H, C or 1]` each: together they cost what those of one chunk cost."""
+    if log_decay is None:
+        return None
+    everything = Tile(slice(0, log_decay.shape[0]), slice(0, tiling.count))
+    return sums(tiling.natural(log_decay, everything))
 
 
 class _Part:
     """One chunk of some streams: `[B, C, K]` of q and k, `[B, C, H, V]` of v, and the factors of its frame."""
 
-    def __init__(self, tiling: Tiling, streams: slice, n: int, q: Tensor, k: Tensor, v: Tensor, log_decay):
+    def __init__(self, tiling: Tiling, streams: slice, n: int, q: Tensor, k: Tensor, v: Tensor, decays: Sums | None):
         self.streams, self.tokens = streams, slice(n * tiling.size, (n + 1) * tiling.size)
         self.q, self.k, self.v = self.of(q).squeeze(2), self.of(k).squeeze(2), self.of(v)
-        self.v_blocks = self.v.transpose(1, 2).contiguous()
         self.pair = self.start = self.end = self.total = None
-        if log_decay is not None:
-            batch, _, heads, _ = self.v.shape
-            f = frame(self.of(log_decay).unsqueeze(1), batch)
-            self.pair = f.pair[0]  # [B or 1, H, C, C]
-            self.start, self.end = (x.unflatten(0, (batch, heads)).transpose(1, 2) for x in (f.start, f.end))
-            self.total = f.total.view(batch, 1, heads, 1)
+        if decays is not None:
+            length = self.v.shape[1]  # The last chunk may be shorter; what is missing has no decay.
+            own = Sums(*(x[n : n + 1, self._streams(x[n]), :, :length] for x in decays))
+            self.pair = own.pair()[0]  # [B or 1, H, C, C]
+            self.start, self.end, self.total = (
+                x[0].transpose(1, 2).unsqueeze(-1) for x in (own.start, own.end, own.total)
+            )
+
+    def _streams(self, x: Tensor) -> slice:
+        return self.streams if x.shape[0] > 1 else slice(0, 1)
 
     def of(self, x: Tensor) -> Tensor:
-        return x[self.streams if x.shape[0] > 1 else slice(0, 1), self.tokens]
+        return x[self._streams(x), self.tokens]
 
     def weigh_(self, scores: Tensor) -> Tensor:
         return scores.tril_() if self.pair is None else scores.mul_(self.pair)
@@ -115,6 +135,17 @@ class _Part:
         products = torch.bmm(self.q, t(self.k)).unsqueeze(1)
         return products.tril().expand(-1, self.v.shape[2], -1, -1) if self.pair is None else products * self.pair
 
+    def carry(self, state: Tensor, out: Tensor) -> None:
+        """Decay a state `[B, K, H, V]` over the chunk."""
+        if self.total is not None:
+            torch.mul(state, self.total, out=out)
+        elif out is not state:
+            out.copy_(state)
+
     @staticmethod
     def times(x: Tensor, factor: Tensor | None) -> Tensor:
         return x if factor is None else x * factor
+
+    @staticmethod
+    def times_(x: Tensor, factor: Tensor | None) -> Tensor:
+        return x if factor is None else x.mul_(factor)

@@ -11,18 +11,26 @@ import torch
 
 from backbones import available, lookup
 from tests.backbones.contract import WIDTHS, assert_close, assert_states_close, make, step_through, tokens
+from tests.conftest import choose_recurrence
 
 NAMES = available()
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 130)
 TIGHT = 1e-9
 
 
-@pytest.fixture(params=[(name, width) for name in NAMES for width in WIDTHS], ids=lambda p: f"{p[0]}-{p[1]}")
-def memory(request):
-    name, width = request.param
+CHUNKED = [name for name in NAMES if hasattr(lookup(name).layer, "kernel")]
+"""Whose core is the linear recurrence: once more with its chunked form, which runs where there is no C compiler."""
+MEMORIES = [(name, width, None) for name in NAMES for width in WIDTHS] + [(name, 64, "chunk") for name in CHUNKED]
+
+
+@pytest.fixture(params=MEMORIES, ids=lambda p: "-".join(str(x) for x in p if x))
+def memory(request, monkeypatch):
+    name, width, form = request.param
     reason = lookup(name).layer.not_able.get(request.function.__name__)
     if reason:
         pytest.skip(f"{name}: {reason}")
+    if form:
+        choose_recurrence(form, monkeypatch)
     return make(name, width)
 
 

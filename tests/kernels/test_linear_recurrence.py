@@ -22,6 +22,7 @@ from kernels.testing import CASES, RecurrenceInputs, recurrence_inputs, rms_rati
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 1e-2}
 LENGTHS = [1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 130]
 
+every_form = pytest.mark.usefixtures("recurrence_form")
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -45,6 +46,7 @@ def worst(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     return max(rms_ratio(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@every_form
 class TestAgainstTheLoop:
     @every_case
     @pytest.mark.parametrize("length", LENGTHS)
@@ -52,7 +54,7 @@ class TestAgainstTheLoop:
     def test_output_state_and_every_gradient(self, case, length, dtype):
         inputs = recurrence_inputs(case, length=length, with_state=length % 2 == 1)
         expected = results(inputs.leaves(torch.float64), kernel="reference")
-        found = results(inputs.leaves(dtype), kernel="chunk")
+        found = results(inputs.leaves(dtype))
         assert worst(found, expected) < TOLERANCE[dtype]
 
     @every_case
@@ -92,6 +94,7 @@ class TestAgainstTheLoop:
             assert worst(results(inputs.leaves(torch.float64), min_log_decay=promise), expected) < 1e-10
 
 
+@every_form
 class TestGradients:
     @every_case
     def test_of_a_loss_on_the_final_state_only(self, case):
@@ -146,6 +149,7 @@ class TestGradients:
         assert worst(found, expected) < 1e-12
 
 
+@every_form
 class TestContinuing:
     @every_case
     @pytest.mark.parametrize("cut", [1, 2, 3, 63, 64, 65, 69])
@@ -259,6 +263,7 @@ class TestStep:
         assert counter.get_total_flops() == passes * 2 * case.key_dim * case.value_dim * 3
 
 
+@every_form
 class TestSpecialCases:
     def test_gated_delta_rule_without_decay_is_the_delta_rule(self):
         """FLA 104."""
@@ -364,7 +369,7 @@ class TestArguments:
             ({"erase": (torch.zeros(2, 5, 2, 16), torch.zeros(2, 5, 2, 8))}, "erase's b"),
             ({"state": torch.zeros(2, 2, 16, 8)}, "state has shape"),
             ({"v": torch.zeros(2, 0, 2, 16)}, "every size at least 1"),
-            ({"kernel": "triton"}, "choose from auto, chunk, reference"),
+            ({"kernel": "triton"}, "choose from auto, native, chunk, reference"),
         ],
     )
     def test_mistakes_are_named(self, change, message):

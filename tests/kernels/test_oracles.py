@@ -34,6 +34,8 @@ with warnings.catch_warnings():
         torch_recurrent_gated_delta_rule,
     )
 
+pytestmark = pytest.mark.usefixtures("recurrence_form")
+
 TOLERANCE = 2e-5
 LENGTHS = [1, 31, 64, 96, 130]
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import kernels
-from kernels import explain
+from kernels import explain, native
 from kernels.explain import _OPERATORS
 
 
@@ -23,16 +23,27 @@ def test_importing_kernels_loads_torch_and_nothing_heavy():
     assert not hasattr(kernels, "__version__")
 
 
-def test_explain_names_the_form_and_the_reason():
-    line = explain("linear_recurrence", gate="channel", erase="low rank")
-    assert line == "linear_recurrence: chunk (cpu; gate per channel, low rank erase, 16 tokens at a time)"
+def test_explain_names_the_form_and_the_reason(monkeypatch):
+    low_rank = {"gate": "channel", "erase": "low rank"}
+    chunk = "linear_recurrence: chunk ({}; gate per channel, low rank erase, 16 tokens at a time{})"
+    assert explain(**low_rank, kernel="chunk") == chunk.format("cpu", "")
+    assert explain(**low_rank, device="cuda") == chunk.format("cuda", "")
     assert explain(kernel="reference", gate="none").endswith("(cpu; no gate, no erase, token by token)")
     assert explain("attention", device="cuda") == "attention: sdpa (cuda)"
+    large = explain(key_dim=256, value_dim=64, shared_heads=True)
+    assert "chunk (cpu; gate per head, no erase, 64 tokens at a time; not native: " in large
+    assert "state of 256 x 64 is too large" in large
+    monkeypatch.setattr(native, "missing", lambda: None)
+    assert explain(**low_rank) == "linear_recurrence: native (cpu; gate per channel, low rank erase, token by token)"
+    monkeypatch.setattr(native, "missing", lambda: "no C compiler: cc is not on the PATH")
+    assert explain(**low_rank) == chunk.format("cpu", "; not native: no C compiler: cc is not on the PATH")
 
 
 @pytest.mark.parametrize("operator", _OPERATORS)
 def test_every_form_can_be_asked_for_and_no_other(operator):
     for form in _OPERATORS[operator]:
+        if form == "native" and native.missing():
+            continue
         assert f"{operator}: {form} " in explain(operator, kernel=form)
     with pytest.raises(ValueError, match=f"{operator} has no kernel 'triton'; choose from auto, "):
         explain(operator, kernel="triton")

@@ -1,0 +1,159 @@
+"""C compiled at run time: what happens without a compiler, with a broken one, and with several processes at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels import explain, linear_recurrence, native
+from kernels.linear_recurrence.native import SOURCE, SPAN, Job
+from kernels.testing import CASES, recurrence_inputs, rms_ratio
+
+needs_compiler = pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
+
+PROBE = """
+import torch
+from kernels import explain, linear_recurrence, native
+from kernels.testing import CASES, recurrence_inputs
+x = recurrence_inputs(CASES["deltanet"], length=20)
+print(explain(gate="none", erase="delta"))
+print(float(linear_recurrence(**x.arguments())[0].double().sum()))
+"""
+
+
+def probe(**environment: str) -> list[str]:
+    """The lines that PROBE prints in a fresh process."""
+    command = [sys.executable, "-c", PROBE]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.splitlines()
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """The variables of a process with an empty cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return dict(os.environ)
+
+
+def test_without_a_compiler_the_next_form_runs(environment):
+    line, _ = probe(**environment | {"CC": "no-such-compiler"})
+    assert line.startswith("linear_recurrence: chunk (cpu; ")
+    assert line.endswith("not native: no C compiler: no-such-compiler is not on the PATH)")
+
+
+def test_with_a_broken_compiler_the_next_form_runs(environment, tmp_path):
+    compiler = tmp_path / "broken-cc"
+    compiler.write_text("#!/bin/sh\necho unknown flag >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    line, _ = probe(**environment | {"CC": str(compiler)})
+    assert line.endswith(f"not native: {compiler} cannot make a library: unknown flag)")
+
+
+@needs_compiler
+def test_a_library_is_compiled_once_and_kept(environment, tmp_path):
+    first = probe(**environment)
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.so")}
+    assert len(kept) == 1
+    assert probe(**environment) == first
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.suffix == ".so"} == kept
+    assert [path.name for path in (tmp_path / "ecclab" / "native").iterdir()] == [path.name for path in kept]
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_is_no_obstacle(environment, tmp_path):
+    blocker = tmp_path / "ecclab"
+    blocker.write_text("a file where the folder should be")
+    line, _ = probe(**environment)
+    assert line.startswith("linear_recurrence: native (cpu; ")
+    assert blocker.is_file()
+
+
+@needs_compiler
+def test_processes_that_compile_the_same_do_not_disturb_each_other(environment):
+    command = [sys.executable, "-c", PROBE]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(3)]
+    printed = {process.communicate()[0] for process in running}
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert len(printed) == 1
+
+
+@needs_compiler
+def test_the_compilers_message_is_passed_on(tmp_path):
+    source = tmp_path / "wrong.c"
+    source.write_text("int f(void) { return not_declared; }\n")
+    with pytest.raises(RuntimeError, match=r"(?s)-DK=3 .*wrong.c.* failed:.*not_declared"):
+        native.load(source, K=3)
+
+
+@needs_compiler
+def test_subnormal_numbers_survive_the_library():
+    """A library linked with -ffast-math would have the whole process flush them to zero."""
+    native.load(SOURCE, **native.C_TYPES[torch.float32], K=4, V=4, LANES=4, GATE=0, ERASE=0, SPAN=SPAN)
+    assert float(torch.tensor(1e-40) * 0.5) > 0
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("value_dim", [1, 3, 24, 80])
+def test_any_number_of_threads_and_any_width_of_vectors(threads, value_dim):
+    inputs = recurrence_inputs(replace(CASES["rwkv7"], key_dim=5, value_dim=value_dim), length=2 * SPAN + 1)
+    expected = linear_recurrence(**inputs.arguments(), kernel="reference")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        found = linear_recurrence(**inputs.arguments(), kernel="native")
+    finally:
+        torch.set_num_threads(before)
+    assert rms_ratio(found[0], expected[0]) < 1e-13
+    assert rms_ratio(found[1], expected[1]) < 1e-13
+
+
+@needs_compiler
+def test_a_large_state_may_be_asked_for():
+    inputs = recurrence_inputs(CASES["mamba2"], length=SPAN + 1)
+    expected = linear_recurrence(**inputs.arguments(), kernel="reference")
+    found = linear_recurrence(**inputs.arguments(), kernel="native")
+    assert rms_ratio(found[0], expected[0]) < 1e-13
+
+
+@needs_compiler
+def test_a_stream_in_pieces_gives_the_same_bits():
+    inputs = recurrence_inputs(CASES["gla"], length=90, dtype=torch.float32)
+    whole, state = linear_recurrence(**inputs.arguments(), kernel="native")
+    pieces, reached = [], inputs.state
+    for start, stop in ((0, 1), (1, 33), (33, 90)):
+        part = {**inputs.tokens(slice(start, stop)).arguments(), "state": reached}
+        o, reached = linear_recurrence(**part, kernel="native")
+        pieces.append(o)
+    assert torch.equal(torch.cat(pieces, 1), whole)
+    assert torch.equal(reached, state)
+
+
+@needs_compiler
+def test_no_memory_is_an_error():
+    with pytest.raises(MemoryError, match="scratch"):
+        native.spread(lambda start, stop: 1, 4)
+
+
+def test_another_device_is_refused():
+    with pytest.raises(
+        ValueError, match="cannot use kernel 'native': it runs on a CPU only; leave the choice to 'auto'"
+    ):
+        explain(kernel="native", device="cuda")
+
+
+def test_the_job_is_the_struct_of_the_source():
+    """ctypes cannot see the C struct, so its members are compared by name and order."""
+    source = SOURCE.read_text()
+    body = source[: source.index("} job;")].rsplit("typedef struct {", 1)[1]
+    members = []
+    for line in body.splitlines():
+        declaration = line.split("/*")[0].strip().rstrip(";")
+        if declaration:
+            names = declaration.split(" ", 1)[1]
+            members += [name.strip(" *") for name in names.split(",")]
+    assert members == [name for name, _ in Job._fields_]
