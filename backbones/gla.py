@@ -18,7 +18,6 @@ token and layer: 8 D^2 + 1616 D.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -35,10 +34,6 @@ from .registry import register
 @register("gla")
 class GLA(LinearMemoryLayer):
     """Pre-norm gated linear attention, then SwiGLU."""
-
-    not_able: ClassVar = {
-        "test_causality_is_exact": "exponents are taken about the middle of a chunk: causal to 1e-13 (test_recurrent)"
-    }
 
     @dataclass(frozen=True)
     class Config:

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -108,10 +107,6 @@ class MoM(MemoryLayer):
     """Pre-norm mixture of Gated DeltaNet memories, then SwiGLU."""
 
     kernel = "auto"
-
-    not_able: ClassVar = {
-        "test_causality_is_exact": "rows are as long as the largest load of a stream: causal to 1e-13 (test_recurrent)"
-    }
 
     @dataclass(frozen=True)
     class Config:

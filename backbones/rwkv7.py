@@ -139,10 +139,6 @@ class RWKV7(MemoryLayer):
 
     not_matrices: ClassVar = {"mu": "mixtures of a token and the one before it", "r_k": "weights of the bonus"}
 
-    not_able: ClassVar = {
-        "test_causality_is_exact": "exponents are taken about the middle of a chunk: causal to 1e-13 (test_recurrent)"
-    }
-
     @dataclass(frozen=True)
     class Config:
         head_dim: int = 16

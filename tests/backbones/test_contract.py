@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from backbones import available, lookup
+from kernels.linear_recurrence import native
 from tests.backbones.contract import WIDTHS, assert_close, assert_states_close, make, step_through, tokens
 from tests.conftest import choose_recurrence
 
@@ -20,6 +21,12 @@ TIGHT = 1e-9
 
 CHUNKED = [name for name in NAMES if hasattr(lookup(name).layer, "kernel")]
 """Whose core is the linear recurrence: once more with its chunked form, which runs where there is no C compiler."""
+ROUNDED_BY_CHUNK = {
+    "gla": "in chunks, exponents are taken about the middle of a chunk",
+    "rwkv7": "in chunks, exponents are taken about the middle of a chunk",
+    "mom": "chunks are as long as the largest load of a stream, if that is short",
+}
+"""Where a later token of the same chunk may change the rounding of an output, if nothing more."""
 MEMORIES = [(name, width, None) for name in NAMES for width in WIDTHS] + [(name, 64, "chunk") for name in CHUNKED]
 
 
@@ -27,6 +34,8 @@ MEMORIES = [(name, width, None) for name in NAMES for width in WIDTHS] + [(name,
 def memory(request, monkeypatch):
     name, width, form = request.param
     reason = lookup(name).layer.not_able.get(request.function.__name__)
+    if request.function is test_causality_is_exact and (form == "chunk" or native.unable("cpu")):
+        reason = ROUNDED_BY_CHUNK.get(name)
     if reason:
         pytest.skip(f"{name}: {reason}")
     if form:
