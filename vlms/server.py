@@ -19,7 +19,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flops.vlm import VlmPrice, price_vlm
+from tasks.files import write_bytes
 from vlms.parsing import MAX_NEW_TOKENS, charged_length, parse
 from vlms.prompts import TextPart, VideoPart, compose
 from vlms.protocol import Cost, Finish, MemoryFailure, Modality, Observation, Query, Reply, WholePrompt
@@ -223,7 +223,7 @@ class Server(WholePrompt):
         said = answer_of(completion)
         if place is not None:
             place.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(place, json.dumps(said).encode())
+            write_bytes(place, json.dumps(said).encode())
         return said
 
     def _place(self, digest: str) -> Path | None:
@@ -402,15 +402,3 @@ def describe(error: openai.APIError) -> str:
             body = error.response.text
         return f"{error.status_code}: {' '.join(str(body).split())[:300]}"
     return f"{error} {error.__cause__ or ''}".strip()
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, whatever other processes write there."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -16,14 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tasks.files import PARTIAL, write_bytes
 from tasks.splits import storage
 from tasks.splits.croissant import croissant
 from tasks.splits.recipes import Made, Plan, Recipe
 from tasks.splits.records import Split
 from tasks.splits.reference import accuracies
 from tasks.splits.storage import CELL_FILES, CHECKSUMS, CROISSANT, INDEX, MANIFEST, QUERIES, STREAMS, SplitError
-
-_PARTIAL = ".partial-"
 
 Report = Callable[[str, float, float], None]
 """report(cell, work done so far, all work): seconds of one core, roughly."""
@@ -55,11 +54,11 @@ def build(recipe: Recipe, out: Path, *, processes: int = 1, report: Report | Non
 
 def _begin(recipe: Recipe, out: Path) -> dict[str, str] | None:
     """Write the index, or check that the one there is of the same recipe; digests of a finished split, if it is one."""
-    others = [path.name for path in out.iterdir() if not path.name.startswith(_PARTIAL)]
+    others = [path.name for path in out.iterdir() if not path.name.startswith(PARTIAL)]
     if others and INDEX not in others:
         raise SplitError(f"{out} holds {sorted(others)[0]} and no split; name an empty or new folder with out=")
     if INDEX not in others:
-        storage.write_atomically(out / INDEX, storage.to_json(recipe.index))
+        write_bytes(out / INDEX, storage.to_json(recipe.index))
         return None
     there, wanted = storage.read_index(out), json.loads(json.dumps(recipe.index))
     if there != wanted:
@@ -101,7 +100,7 @@ def _whole(out: Path, plan: Plan, version: str, trusted: dict[str, str] | None) 
 
 def _make_cell(recipe: Recipe, plan: Plan, out: Path, processes: int, progress: Callable[[int, int], None]) -> None:
     made = recipe.make(plan, processes=processes, progress=progress)
-    folder = Path(tempfile.mkdtemp(dir=out, prefix=_PARTIAL))
+    folder = Path(tempfile.mkdtemp(dir=out, prefix=PARTIAL))
     folder.chmod(0o755)  # mkdtemp's 700 would hide a shared split from its other readers
     tables = {
         STREAMS: (storage.streams_table(made.streams), len(made.streams)),
@@ -110,12 +109,12 @@ def _make_cell(recipe: Recipe, plan: Plan, out: Path, processes: int, progress: 
     files = {}
     for name, (table, rows) in tables.items():
         data = storage.table_bytes(table, recipe.version, plan.key)
-        storage.write_atomically(folder / name, data)
+        write_bytes(folder / name, data)
         files[name] = {"sha256": storage.digest(data), "bytes": len(data), "rows": rows}
-    storage.write_atomically(folder / MANIFEST, storage.to_json(manifest(recipe, plan, made, files)))
+    write_bytes(folder / MANIFEST, storage.to_json(manifest(recipe, plan, made, files)))
     place = out / plan.key
     if place.exists():  # a damaged cell: out of the way first, a folder cannot be renamed onto a full one
-        place.rename(Path(tempfile.mkdtemp(dir=out, prefix=_PARTIAL)) / plan.key)
+        place.rename(Path(tempfile.mkdtemp(dir=out, prefix=PARTIAL)) / plan.key)
     folder.rename(place)
 
 
@@ -167,12 +166,12 @@ def _summary(values: list[float]) -> dict[str, float]:
 
 def _finish(recipe: Recipe, out: Path) -> None:
     manifests = {plan.key: json.loads((out / plan.key / MANIFEST).read_bytes()) for plan in recipe.plans()}
-    storage.write_atomically(out / CROISSANT, storage.to_json(croissant(recipe.index, manifests)))
+    write_bytes(out / CROISSANT, storage.to_json(croissant(recipe.index, manifests)))
     names = [INDEX, CROISSANT] + [f"{key}/{name}" for key in manifests for name in CELL_FILES]
     digests = {name: storage.digest((out / name).read_bytes()) for name in names}
-    for leftover in out.glob(f"{_PARTIAL}*"):
+    for leftover in out.glob(f"{PARTIAL}*"):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-    storage.write_atomically(out / CHECKSUMS, storage.checksums_bytes(recipe.version, digests))
+    write_bytes(out / CHECKSUMS, storage.checksums_bytes(recipe.version, digests))
 
 
 def _within(report: Report | None, plan: Plan, done: float, total: float) -> Callable[[int, int], None]:

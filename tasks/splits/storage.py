@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -71,21 +70,6 @@ class SplitError(ValueError):
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's 600 would hide a shared split from its other readers
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def to_json(value: Any) -> bytes:

@@ -7,7 +7,6 @@ frame per symbol; players that know H.264 only in YUV 4:2:0 will not show it, ff
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +14,8 @@ from types import ModuleType
 
 import numpy as np
 from PIL import Image
+
+from tasks.files import replacing, write_bytes
 
 _CODEC = "libx264rgb"
 
@@ -42,7 +43,7 @@ def write_png(frames: Iterable[np.ndarray], folder: str | Path) -> int:
     written = set()
     for i, frame in enumerate(frames):
         path = folder / f"{i:05d}.png"
-        _replace(path, png(frame))
+        write_bytes(path, png(frame), durable=False)
         written.add(path.name)
     others = sorted(path.name for path in folder.glob("*.png") if path.name not in written)
     if others:
@@ -62,28 +63,23 @@ def write_mp4(frames: Iterable[np.ndarray], path: str | Path, fps: int = 1) -> i
     av = _av()
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     count = 0
-    try:
-        with av.open(str(partial), "w", format="mp4") as file:
-            stream = file.add_stream(_CODEC, rate=fps, options={"qp": "0", "preset": "veryfast"})
-            stream.pix_fmt = "rgb24"
-            stream.thread_count = 1  # more threads, other bytes
-            for frame in frames:
-                if not count:
-                    stream.height, stream.width = frame.shape[:2]
-                if frame.shape != (stream.height, stream.width, 3):
-                    raise ValueError(f"frame {count} is {frame.shape}, the first was {stream.width} x {stream.height}")
-                picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
-                picture.pts = count
-                file.mux(stream.encode(picture))
-                count += 1
+    with replacing(path) as partial, av.open(str(partial), "w", format="mp4") as file:
+        stream = file.add_stream(_CODEC, rate=fps, options={"qp": "0", "preset": "veryfast"})
+        stream.pix_fmt = "rgb24"
+        stream.thread_count = 1  # more threads, other bytes
+        for frame in frames:
             if not count:
-                raise ValueError(f"no frames to write to {path}")
-            file.mux(stream.encode())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+                stream.height, stream.width = frame.shape[:2]
+            if frame.shape != (stream.height, stream.width, 3):
+                raise ValueError(f"frame {count} is {frame.shape}, the first was {stream.width} x {stream.height}")
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            picture.pts = count
+            file.mux(stream.encode(picture))
+            count += 1
+        if not count:
+            raise ValueError(f"no frames to write to {path}")
+        file.mux(stream.encode())
     return count
 
 
@@ -108,13 +104,3 @@ def _av() -> ModuleType:
     except ImportError as error:
         raise ImportError("mp4 files need PyAV: pip install 'ecclab[video]'") from error
     return av
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
