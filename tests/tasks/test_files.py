@@ -23,9 +23,14 @@ def test_a_file_is_replaced_whole(tmp_path, durable):
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "a.json"
     write_bytes(path, b"old")
-    with pytest.raises(RuntimeError, match="half-way"), replacing(path) as partial:
-        partial.write_bytes(b"ne")
-        raise RuntimeError("half-way")
+
+    def write_half() -> None:
+        with replacing(path) as partial:
+            partial.write_bytes(b"ne")
+            raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        write_half()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
