@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NOT_BENCHMARKS = ("__init__", "__main__", "timing")
+NOT_BENCHMARKS = ("__init__", "__main__", "page", "timing")
 
 
 def main() -> int:

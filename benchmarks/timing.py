@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from backbones.version import code_version
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -56,7 +58,7 @@ def machine() -> str:
     """What the numbers were measured on, in one line."""
     return (
         f"{platform.machine()} CPU, {torch.get_num_threads()} thread(s), torch {torch.__version__}, "
-        f"Python {platform.python_version()}"
+        f"Python {platform.python_version()}, code {code_version()}"
     )
 
 

@@ -196,11 +196,17 @@ def page_text(text: str, folder: Path) -> str:
         FileNotFoundError: it shows a table that is not among the committed ones.
     """
     for name, block in BLOCKS.items():
-        pattern = re.compile(rf"<!-- {name} -->.*?<!-- /{name} -->", re.DOTALL)
-        if pattern.search(text):
-            made = f"<!-- {name} -->\n{block(folder)}\n<!-- /{name} -->"
-            text = pattern.sub(lambda _, made=made: made, text)
+        text = between(text, name, partial(block, folder))
     return text
+
+
+def between(text: str, name: str, make: Callable[[], str]) -> str:
+    """A page with what lies between the comments `<!-- name -->` and `<!-- /name -->` made again, if it has them."""
+    pattern = re.compile(rf"<!-- {name} -->.*?<!-- /{name} -->", re.DOTALL)
+    if not pattern.search(text):
+        return text
+    made = f"<!-- {name} -->\n{make()}\n<!-- /{name} -->"
+    return pattern.sub(lambda _: made, text)
 
 
 def main() -> int:

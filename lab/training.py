@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 import warnings
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from backbones import MembershipModel
 from backbones.callbacks import AtomicCheckpointIO, OnResume, SaveBest, SaveLast, ValidationLines
 from backbones.lightning import MembershipTraining, Optimisation, untouched
 from backbones.run import Run, replacing
+from backbones.version import code_version
 from tasks import MembershipConfig, sample
 from tasks.datamodule import MembershipData
 from tasks.schedule import EpochSchedule, OnlineSchedule
@@ -33,20 +32,6 @@ from .config import UsageError, differences, identity, resolve, run_name
 from .metrics_log import MetricsLog
 from .scheduler import Notice, Stopped, requeue
 from .wandb_logger import wandb_logger
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def code_version() -> str:
-    """The package's version and, in a checkout, its commit."""
-    released = version("ecclab")
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return released
-    return f"{released}+{done.stdout.strip()}"
 
 
 def task_config(cfg: DictConfig) -> MembershipConfig:

@@ -25,6 +25,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 ELSEWHERE = {
     "memory_systems.md": "tests/vlms/test_page.py",
+    "speed.md": "tests/test_speed.py",
     "splits.md": "tests/tasks/splits/test_recipes.py",
     "study.md": "tests/lab/test_study.py",
 }
