@@ -140,13 +140,18 @@ def _folder() -> Path:
     return Path(private.name)
 
 
-def spread(work: Callable[[int, int], int], items: int) -> None:
+def spread(work: Callable[[int, int], int], items: int, least: int = 1) -> None:
     """Call `work(start, stop)` on ranges that cover `range(items)`, one for each of PyTorch's threads.
+
+    Args:
+        work: a C function, or one that returns 0 as they do.
+        items: how many there are.
+        least: items that are worth a thread.
 
     Raises:
         MemoryError: `work`, a C function, returned anything but 0.
     """
-    workers = min(items, torch.get_num_threads())
+    workers = max(1, min(items // least, torch.get_num_threads()))
     edges = [items * i // workers for i in range(workers + 1)]
     if workers == 1:
         failed = [work(0, items)]

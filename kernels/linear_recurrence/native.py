@@ -22,6 +22,9 @@ from kernels.linear_recurrence.arguments import LowRank, Rule
 SPAN = 32
 """Tokens between saved states: 32 states of 16 x 16 fill a first-level cache."""
 
+THREAD_NUMBERS = 1 << 20
+"""Numbers of states, over all tokens, that are worth a thread: about 0.2 ms of work, twice what starting one costs."""
+
 MAX_STATE = 64 * 64
 """Numbers in a head's state beyond which products of chunks are faster (`python -m benchmarks.kernels`)."""
 
@@ -116,11 +119,12 @@ def _library(key_dim: int, value_dim: int, gate: Tensor | None, erasure: str, dt
 
 
 def _run(function, v: Tensor, streams: dict[str, Tensor | None], states: dict[str, Tensor | None]) -> None:
-    batch, length, heads, _ = v.shape
+    batch, length, heads, value_dim = v.shape
     job = Job(heads=heads, length=length)
     for name, x in streams.items():
         setattr(job, name, native.strided(x))
     for name, x in states.items():
         setattr(job, name, None if x is None else x.data_ptr())
     function.argtypes = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
-    native.spread(partial(function, ctypes.addressof(job)), batch * heads)
+    least = -(-THREAD_NUMBERS // (length * streams["k"].shape[-1] * value_dim))
+    native.spread(partial(function, ctypes.addressof(job)), batch * heads, least)

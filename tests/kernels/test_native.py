@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kernels import explain, linear_recurrence, native
+from kernels.linear_recurrence import native as recurrence_native
 from kernels.linear_recurrence.native import SOURCE, SPAN, Job
 from kernels.testing import CASES, recurrence_inputs, rms_ratio
 
@@ -99,7 +100,8 @@ def test_subnormal_numbers_survive_the_library():
 @needs_compiler
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("value_dim", [1, 3, 24, 80])
-def test_any_number_of_threads_and_any_width_of_vectors(threads, value_dim):
+def test_any_number_of_threads_and_any_width_of_vectors(threads, value_dim, monkeypatch):
+    monkeypatch.setattr(recurrence_native, "THREAD_NUMBERS", 1)
     inputs = recurrence_inputs(replace(CASES["rwkv7"], key_dim=5, value_dim=value_dim), length=2 * SPAN + 1)
     expected = linear_recurrence(**inputs.arguments(), kernel="reference")
     before = torch.get_num_threads()
@@ -131,6 +133,20 @@ def test_a_stream_in_pieces_gives_the_same_bits():
         pieces.append(o)
     assert torch.equal(torch.cat(pieces, 1), whole)
     assert torch.equal(reached, state)
+
+
+@pytest.mark.parametrize(
+    ("threads", "items", "least", "ranges"), [(1, 7, 1, 1), (3, 7, 1, 3), (3, 7, 3, 2), (3, 2, 9, 1)]
+)
+def test_items_are_spread_over_the_threads_that_they_are_worth(threads, items, least, ranges):
+    seen, before = [], torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        native.spread(lambda start, stop: seen.append(range(start, stop)) or 0, items, least)
+    finally:
+        torch.set_num_threads(before)
+    assert len(seen) == ranges
+    assert sorted(i for part in seen for i in part) == list(range(items))
 
 
 @needs_compiler
