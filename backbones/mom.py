@@ -154,7 +154,8 @@ class MoM(MemoryLayer):
         self.ffn = SwiGLU(width, config.ffn_ratio, status="assumed")
 
     def explain(self) -> str:
-        return explain(kernel=self.kernel, device=self.out.weight.device.type, gate="head", erase="delta")
+        sizes = {"key_dim": self.head_dim, "value_dim": self.head_dim}
+        return explain(kernel=self.kernel, device=self.out.weight.device.type, gate="head", erase="delta", **sizes)
 
     def initial_state(self, batch: int) -> MoMState:
         weight, memories = self.out.weight, self.config.memories + 1

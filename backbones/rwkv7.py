@@ -204,7 +204,8 @@ class RWKV7(MemoryLayer):
         return self.width if self.index == self.depth - 1 else 2 * self.width
 
     def explain(self) -> str:
-        return explain(kernel=self.kernel, device=self.mu.device.type, gate="channel", erase="low rank")
+        sizes = {"key_dim": self.head_dim, "value_dim": self.head_dim}
+        return explain(kernel=self.kernel, device=self.mu.device.type, gate="channel", erase="low rank", **sizes)
 
     def initial_state(self, batch: int) -> RWKV7State:
         weight = self.out.weight

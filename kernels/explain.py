@@ -11,6 +11,8 @@ _OPERATORS = {
     "linear_recurrence": linear_recurrence.FORMS,
     "short_conv": short_conv.FORMS,
 }
+_GATES = {"none": "no gate", "constant": "constant decay", "head": "gate per head", "channel": "gate per channel"}
+_ERASURES = {"none": "no erase", "delta": "delta rule", "low rank": "low rank erase"}
 
 
 def explain(
@@ -37,13 +39,13 @@ def explain(
         value_dim: V, likewise.
 
     Raises:
-        ValueError: there is no such operator or kernel, or the kernel cannot run on this machine.
+        ValueError: there is no such operator, kernel, gate or erase, or the kernel cannot run on this machine.
     """
     if operator not in _OPERATORS:
         raise ValueError(f"there is no operator {operator!r}; choose from {', '.join(_OPERATORS)}")
     if operator != "linear_recurrence":
         return f"{operator}: {pick_name(operator, _OPERATORS[operator], kernel)} ({device})"
+    if gate not in _GATES or erase not in _ERASURES:
+        raise ValueError(f"gate={gate!r}, erase={erase!r}: choose of {', '.join(_GATES)} and of {', '.join(_ERASURES)}")
     form, how = linear_recurrence.explain_recurrence(kernel, device, gate, erase, shared_heads, key_dim, value_dim)
-    gate = {"none": "no gate", "constant": "constant decay"}.get(gate, f"gate per {gate}")
-    erase = {"none": "no erase", "delta": "delta rule"}.get(erase, f"{erase} erase")
-    return f"{operator}: {form} ({device}; {gate}, {erase}, {how})"
+    return f"{operator}: {form} ({device}; {_GATES[gate]}, {_ERASURES[erase]}, {how})"

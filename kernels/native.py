@@ -2,10 +2,11 @@
 
 Where a matrix state is so small that it fits in registers, a loop over tokens in C does in one pass what tensor
 operations do in dozens, each through memory. Such a loop is a C file beside its operator. Sizes are compile-time
-constants, so a shape that was never seen costs a compilation (under a second), once per machine: the library is kept
-in the user's cache folder under a name that changes with everything that went into it.
+constants, so a shape that was never seen costs a compilation (a second; three for the largest), once per machine: the
+library is kept in the user's cache folder under a name that changes with everything that went into it.
 
-The C compiler is `$CC`, or `cc`, `gcc` or `clang` on the PATH. Without one nothing fails: an operator's next form runs.
+The C compiler is `$CC`, or `cc`, `gcc` or `clang` on the PATH. Without one, or where what it makes cannot be loaded,
+nothing fails: `missing` says why, and an operator's next form runs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch import Tensor
 
 # Sums may be reordered, which vectorises them. Not -ffast-math: linked into a library, it would make the whole process
 # flush subnormal numbers to zero.
-FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared", "-w"]
+FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared"]
 FLAGS += ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno"]
 VECTORS = {
     "AVX512": (64, ["-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]),
@@ -65,19 +66,10 @@ def register_bytes() -> int:
     return _vectors()[0]
 
 
-@functools.cache
 def missing() -> str | None:
     """Why nothing can be compiled here, in words; None if it can."""
-    if os.name != "posix":
-        return "compiling C at run time is for Linux and macOS"
-    command = _compiler()
-    if command is None:
-        return f"no C compiler: {os.environ.get('CC') or 'cc, gcc or clang'} is not on the PATH"
-    with tempfile.TemporaryDirectory() as scratch:
-        trial = Path(scratch, "trial.c")
-        trial.write_text("int trial(void) { return 0; }\n")
-        done = _run([*command, *_flags(), str(trial), "-o", str(Path(scratch, "trial.so"))])
-    return f"{shlex.join(command)} cannot make a library: {done.stderr.strip()}" if done.returncode else None
+    place = _workshop()
+    return place if isinstance(place, str) else None
 
 
 @functools.cache
@@ -87,19 +79,69 @@ def load(source: Path, **macros: int | str) -> ctypes.CDLL:
     Raises:
         RuntimeError: there is no compiler, or it fails; with its message.
     """
-    if reason := missing():
-        raise RuntimeError(reason)
-    command = [*_compiler(), *_flags(), *(f"-D{name}={value}" for name, value in sorted(macros.items()))]
-    key = hashlib.sha256(b"\0".join([source.read_bytes(), _version(), *map(str.encode, command)])).hexdigest()[:24]
-    library = _folder() / f"{source.parent.name}-{key}.so"
-    if not library.exists():
-        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-            made = Path(scratch, library.name)
-            done = _run([*command, str(source), "-o", str(made)])
-            if done.returncode:
-                raise RuntimeError(f"{shlex.join(done.args)} failed:\n{done.stderr.strip()}")
-            made.replace(library)  # Whole or not at all, also with several processes at it.
-    return ctypes.CDLL(str(library))
+    place = _workshop()
+    if isinstance(place, str):
+        raise RuntimeError(place)
+    return _library(place, source.parent.name, source.read_text(), macros)
+
+
+TRIAL = """
+typedef float vec __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int lanes __attribute__((vector_size(16)));
+void trial(float *x) {
+    vec y = *(vec *)x;
+#ifndef __clang__
+    y += __builtin_shuffle(y, y, (lanes){1, 0, 3, 2});
+#endif
+    *(vec *)x = 2 * y;
+}
+"""
+"""What a compiler must be able to compile."""
+
+
+@functools.cache
+def _workshop() -> Path | str:
+    """The folder to keep libraries in, after one was made there and loaded; or why there is none.
+
+    It is the user's cache, or where that cannot be used (not writable, full, not allowed to hold programs) a folder of
+    this process alone.
+    """
+    if os.name != "posix":
+        return "compiling C at run time is for Linux and macOS"
+    try:
+        if _compiler() is None:
+            return f"no C compiler: {os.environ.get('CC') or 'cc, gcc or clang'} is not on the PATH"
+    except ValueError as error:
+        return f"CC={os.environ['CC']} cannot be understood: {error}"
+    for folder in (_cache, _private):
+        try:
+            place = folder()
+            _library(place, "trial", TRIAL, {})
+        except (OSError, RuntimeError) as error:
+            reason = str(error)
+        else:
+            return place
+    return reason
+
+
+def _library(folder: Path, name: str, code: str, macros: dict[str, int | str]) -> ctypes.CDLL:
+    command = [*_compiler(), *FLAGS, *_vectors()[1], *(f"-D{key}={value}" for key, value in sorted(macros.items()))]
+    parts = [code, _run([*_compiler(), "--version"]).stdout, *command]
+    kept = folder / f"{name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
+    if kept.exists():
+        with contextlib.suppress(OSError):  # Damaged, say by a disk that was full: made again.
+            return ctypes.CDLL(str(kept))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        source, made = Path(scratch, f"{name}.c"), Path(scratch, kept.name)
+        source.write_text(code)
+        done = _run([*command, str(source), "-o", str(made)])
+        if done.returncode:
+            raise RuntimeError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
+        with open(made, "rb") as file:
+            os.fsync(file.fileno())
+        made.replace(kept)  # Whole or not at all, also with several processes at it.
+    return ctypes.CDLL(str(kept))
 
 
 @functools.cache
@@ -114,30 +156,20 @@ def _vectors() -> tuple[int, list[str]]:
     return VECTORS.get(torch.backends.cpu.get_cpu_capability(), (16, []))
 
 
-def _flags() -> list[str]:
-    return [*FLAGS, *_vectors()[1]]
-
-
-@functools.cache
-def _version() -> bytes:
-    return _run([*_compiler(), "--version"]).stdout.encode()
-
-
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
 
-@functools.cache
-def _folder() -> Path:
-    """Where libraries are kept: the user's cache, or a folder of this process alone where that cannot be written."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ecclab", "native")
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    if os.access(folder, os.W_OK):
-        return folder
-    private = tempfile.TemporaryDirectory(prefix="ecclab-native-")
-    atexit.register(private.cleanup)
-    return Path(private.name)
+def _cache() -> Path:
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(named if os.path.isabs(named) else Path.home() / ".cache", "ecclab", "native")
+
+
+def _private() -> Path:
+    folder, owner = tempfile.mkdtemp(prefix="ecclab-native-"), os.getpid()
+    # A forked child leaves its parent's folder alone.
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+    return Path(folder)
 
 
 def spread(work: Callable[[int, int], int], items: int, least: int = 1) -> None:

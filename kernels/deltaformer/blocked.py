@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from kernels.first_order import differentiable_once
 from kernels.slabs import slabs
 
 BLOCK = 64
@@ -89,7 +89,7 @@ class _CorrectedValues(torch.autograd.Function):
         return u[:, P:].clone() if P else u
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx, grad):
         q, k, beta, u, predicted = ctx.saved_tensors
         P, scale = ctx.past, ctx.scale

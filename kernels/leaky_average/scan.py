@@ -14,7 +14,8 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from kernels.first_order import differentiable_once
 
 
 def leaky_average(x_BLHK: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +32,7 @@ class _LeakyAverage(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx, grad_y):
         y, log_decay, state = ctx.saved_tensors
         decay = log_decay.exp()

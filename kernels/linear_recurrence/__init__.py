@@ -74,7 +74,8 @@ def linear_recurrence(
         state: the state before the first token `[B, H, K, V]`; none means zeros.
         scale: factor on the outputs.
         kernel: `"auto"`, `"native"`, `"chunk"` or `"reference"`.
-        chunk: tokens per chunk, to override the measured default; asking for it is asking for the form `"chunk"`.
+        chunk: tokens per chunk, at least 1, to override the measured default; asking for it is asking for the form
+            `"chunk"`.
         min_log_decay: the caller's promise that no log decay is below this, for a gate per channel: the smaller its
             size, the longer the chunks may be. Without it the data is looked at, which on a GPU means waiting for it.
 
@@ -169,7 +170,9 @@ def explain_recurrence(
 def _form(kernel: str, rule: Rule, chunk: int | None) -> Callable:
     unable, slow = _against_native(rule.v.device.type, rule.k.shape[-1], rule.v.shape[-1])
     if chunk is not None:
-        slow = {"native": "it has no chunks"}
+        if chunk < 1:
+            raise ValueError(f"chunk={chunk} must be at least 1")
+        unable = {"native": "it has no chunks"}
     return pick("linear_recurrence", FORMS, kernel, unable, slow)
 
 

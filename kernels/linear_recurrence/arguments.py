@@ -58,6 +58,8 @@ def check(q, k, v, log_decay, erase, state, min_log_decay: float | None = None) 
     if v.ndim != 4 or 0 in v.shape:
         raise ValueError(f"v must be [B, L, H, V] with every size at least 1, got {tuple(v.shape)}")
     batch, length, heads, value_dim = v.shape
+    if k.ndim != 4 or 0 in k.shape:
+        raise ValueError(f"k must be [B, L, H, K] with every size at least 1, got {tuple(k.shape)}")
     key_dim = k.shape[-1]
     per_head = batch, length, heads
     keys = [(*per_head, key_dim), (batch, length, 1, key_dim)]
@@ -74,6 +76,10 @@ def check(q, k, v, log_decay, erase, state, min_log_decay: float | None = None) 
             _expect(f"erase's {name}", vector, (*per_head, key_dim))
     if state is not None:
         _expect("state", state, (batch, heads, key_dim, value_dim))
+    low_rank = erase if isinstance(erase, LowRank) else (erase,)
+    for x in (q, k, log_decay, state, *low_rank):
+        if x is not None and x.device != v.device:
+            raise ValueError(f"v is on {v.device} and another argument on {x.device}; move one of them")
     lowest = 0.0 if log_decay is None else _lowest(log_decay, min_log_decay, factorised(log_decay, erase))
     return cast(q, k, v, log_decay, erase, state, lowest)
 

@@ -34,6 +34,9 @@ large inputs is still far from float32's end at `e^88`, and rounding the exponen
 LOWEST = -60.0
 """Factorised log decays below this are computed as this; `e^-60` is 9e-27, which no dtype in use can add to 1."""
 
+LOWEST_SUMMED = -1e4
+"""Log decays below this, -inf among them, are computed as this: its exponential is 0, but differences of sums exist."""
+
 
 def algorithm(erase: str, shared_heads: bool = False, gate: str = "head") -> str:
     """The name of the algorithm for a rule, from the names in `Rule.erasure` and `Rule.gate`."""
@@ -55,6 +58,8 @@ def recurrence(rule: Rule, chunk: int | None = None) -> tuple[Tensor | None, Ten
     gate = rule.log_decay
     if rule.gate == "constant":
         gate = gate.expand(1, rule.v.shape[1], heads)
+    if gate is not None:
+        gate = gate.clamp_min(LOWEST_SUMMED)
     if name in ("linear", "shared") and rule.q is None:
         return None, _final_state(rule.k, rule.v, gate, rule.state)
     size = min(chunk or CHUNKS[name], rule.v.shape[1])

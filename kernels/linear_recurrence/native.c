@@ -8,7 +8,7 @@
  *   ERASE  0 none, 1 delta rule, 2 low rank
  *   SPAN   tokens between two states that the forward pass saves for the backward pass
  *
- * Columns of a state do not see each other: S[:, v] depends on v[v] and on the keys alone. So a state is worked on LANES
+ * Columns of a state do not see each other: column i depends on number i of every value, and on the keys. So a state is worked on LANES
  * columns at a time, K vectors in all, through all tokens (forward) or the tokens of a span (backward). Gradients of
  * what the columns share (q, k, the gate, the erase) are summed over these blocks of columns.
  */
@@ -32,11 +32,11 @@ typedef struct {
 typedef struct {
     int64_t heads, length;
     strided q, k, v, decay, a, b, o;                      /* a is beta under the delta rule */
-    strided dq, dk, dv, dgate, da, db, dout;              /* gradients; dgate of the log decay */
+    strided dq, dk, dv, ddecay, da, db, dout;             /* gradients */
     real *first, *last, *saved, *dfirst, *dlast;          /* states [B, H, K, V]; saved [B, H, ceil(L / SPAN), K, V] */
 } job;
 
-/* One block of columns of one head of one stream. */
+/* LANES columns, from `block` on, of one head of one stream; that is state number `item` of [B H]. */
 typedef struct {
     const job *j;
     int64_t item, b, h;
@@ -174,22 +174,23 @@ static inline void unwrite_token(vec *G, const vec *before, const vec *after, ve
     EACH(i, K) rows[i] = before[i] * dseen;
     collect_rows(at(j->db, p, t), rows, p);
 #endif
-    scale(G, decay);
-    if (j->dgate.data) {
+    if (j->ddecay.data) {
 #if GATE == 1
         vec total = {0};
         EACH(i, K) total += G[i] * before[i];
-        collect(at(j->dgate, p, t), sum(total), p);
+        collect(at(j->ddecay, p, t), sum(total), p);
 #elif GATE == 2
         EACH(i, K) rows[i] = G[i] * before[i];
-        collect_rows(at(j->dgate, p, t), rows, p);
+        collect_rows(at(j->ddecay, p, t), rows, p);
 #endif
     }
+    scale(G, decay);
 #if ERASE == 2
     EACH(i, K) G[i] += b[i] * dseen;
 #endif
 }
 
+/* Both return 0, or 1 if there was no memory for scratch space. They work on states start to stop - 1 of [B H]. */
 int forward(const job *j, int64_t start, int64_t stop) {
     for (int64_t item = start; item < stop; item++) {
         for (int block = 0; block < V; block += LANES) {

@@ -3,6 +3,8 @@
 The mathematics is the reference's, and so is its accuracy: no chunk, no inverse, no exponent above 0. What a chunk
 saves, passes over the state, costs nothing where the state never leaves the core. The backward pass walks the stream
 in reverse, over states that it makes again, `SPAN` tokens at a time, from those that the forward pass saved.
+
+PyTorch's FLOP counter sees nothing of it: count the step form (`linear_step`), as `python -m flops` does.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kernels import native
+from kernels.first_order import differentiable_once
 from kernels.linear_recurrence.arguments import LowRank, Rule
 
 SPAN = 32
@@ -31,7 +33,7 @@ MAX_STATE = 64 * 64
 SOURCE = Path(__file__).with_suffix(".c")
 GATES = {"none": 0, "head": 1, "channel": 2}
 ERASURES = {"none": 0, "delta": 1, "low rank": 2}
-STREAMS = ("q", "k", "v", "decay", "a", "b", "o", "dq", "dk", "dv", "dgate", "da", "db", "dout")
+STREAMS = ("q", "k", "v", "decay", "a", "b", "o", "dq", "dk", "dv", "ddecay", "da", "db", "dout")
 STATES = ("first", "last", "saved", "dfirst", "dlast")
 
 
@@ -61,11 +63,11 @@ def recurrence(rule: Rule) -> tuple[Tensor | None, Tensor]:
     """`(o [B, L, H, V], state [B, H, K, V])`, unscaled; no output if the rule has no q."""
     heads = rule.v.shape[2]
     q, k = (None if x is None else x.expand(-1, -1, heads, -1) for x in (rule.q, rule.k))
-    gate = rule.log_decay
+    decay = None if rule.log_decay is None else rule.log_decay.exp()
     if rule.gate == "constant":
-        gate = gate.expand(rule.v.shape[:3])
+        decay = decay.expand(rule.v.shape[:3])
     a, b = rule.erase if isinstance(rule.erase, LowRank) else (rule.erase, None)
-    tensors = q, k, rule.v, gate, a, b, rule.state
+    tensors = q, k, rule.v, decay, a, b, rule.state
     training = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     o, state = _Native.apply(rule.erasure, training, *tensors)
     return (None if q is None else o), state
@@ -73,58 +75,102 @@ def recurrence(rule: Rule) -> tuple[Tensor | None, Tensor]:
 
 class _Native(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, erasure, training, q, k, v, gate, a, b, state):
-        decay = None if gate is None else gate.exp()
-        streams = {"q": q, "k": k, "v": v, "decay": decay, "a": a, "b": b}
-        streams = {name: _rows(x) for name, x in streams.items()}
-        streams["o"] = v.new_empty(0) if q is None else v.new_empty(v.shape)
-        batch, length, heads, value_dim = v.shape
-        state = state.contiguous()
-        states = {"first": state, "last": torch.empty_like(state)}
-        if training:
-            states["saved"] = state.new_empty(batch, heads, -(-length // SPAN), *state.shape[2:])
-        ctx.library = _library(k.shape[-1], value_dim, gate, erasure, v.dtype)
-        _run(ctx.library.forward, v, streams, states)
-        o = streams.pop("o")
-        ctx.names = list(streams)
-        ctx.save_for_backward(states.get("saved"), *streams.values())
-        return o, states["last"]
+    def forward(ctx, erasure, training, *tensors):
+        o, last, saved = torch.ops.ecclab.recurrence(erasure, training, *tensors)
+        ctx.erasure = erasure
+        ctx.save_for_backward(saved, *tensors[:-1])
+        return o, last
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx, grad_o, grad_state):
         saved, *tensors = ctx.saved_tensors
-        streams = dict(zip(ctx.names, tensors, strict=True))
-        v = streams["v"]
-        grads = {name: None if x is None else x.new_empty(x.shape) for name, x in streams.items()}
-        if not ctx.needs_input_grad[5]:
-            grads["decay"] = None
-        found = {f"d{name}": x for name, x in grads.items() if name != "decay"}
-        found |= {"dgate": grads["decay"], "dout": None if streams["q"] is None else _rows(grad_o)}
-        states = {"saved": saved, "dlast": grad_state.contiguous(), "dfirst": torch.empty_like(grad_state).contiguous()}
-        _run(ctx.library.backward, v, streams | found, states)
-        return None, None, *grads.values(), states["dfirst"]
+        gate_wanted = ctx.needs_input_grad[5]
+        found = torch.ops.ecclab.recurrence_backward(ctx.erasure, gate_wanted, *tensors, saved, grad_o, grad_state)
+        present = [x is not None for x in tensors] + [True]
+        present[STREAMS.index("decay")] &= gate_wanted
+        found = iter(found)
+        return None, None, *(next(found) if there else None for there in present)
+
+
+# PyTorch's dispatcher stands between autograd and C: it brings lazily negated tensors to memory, and gives tracers and
+# fake tensors the shapes below in place of addresses that do not exist.
+_TENSORS = "Tensor? q, Tensor k, Tensor v, Tensor? decay, Tensor? a, Tensor? b"
+
+
+@torch.library.custom_op(
+    "ecclab::recurrence",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"(str erasure, bool training, {_TENSORS}, Tensor state) -> (Tensor, Tensor, Tensor)",
+)
+def _forward(erasure, training, q, k, v, decay, a, b, state):
+    """Output (empty without q), last state, and the states that the backward pass starts from (none without one)."""
+    o, last, saved = _results(erasure, training, q, k, v, decay, a, b, state)
+    streams = {"q": q, "k": k, "v": v, "decay": decay, "a": a, "b": b, "o": None if q is None else o}
+    states = {"first": state.contiguous(), "last": last, "saved": saved if training else None}
+    _run("forward", erasure, streams, states)
+    return o, last, saved
+
+
+@_forward.register_fake
+def _results(erasure, training, q, k, v, decay, a, b, state):
+    batch, length, heads, _ = v.shape
+    o = v.new_empty(0 if q is None else v.shape)
+    saved = state.new_empty(batch, heads, -(-length // SPAN) if training else 0, *state.shape[2:])
+    return o, state.new_empty(state.shape), saved
+
+
+@torch.library.custom_op(
+    "ecclab::recurrence_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"(str erasure, bool gate_wanted, {_TENSORS}, Tensor saved, Tensor dout, Tensor dlast) -> Tensor[]",
+)
+def _backward(erasure, gate_wanted, q, k, v, decay, a, b, saved, dout, dlast):
+    """Gradients of q, k, v, decay, a, b, as far as there are such, and of the first state."""
+    found = _gradients(erasure, gate_wanted, q, k, v, decay, a, b, saved, dout, dlast)
+    given = {"q": q, "k": k, "v": v, "decay": decay, "a": a, "b": b}
+    wanted = [n for n, x in given.items() if x is not None and (gate_wanted or n != "decay")]
+    grads = {f"d{n}": x for n, x in zip(wanted, found, strict=False)}
+    streams = given | grads | {"dout": None if q is None else dout}
+    _run("backward", erasure, streams, {"saved": saved, "dlast": dlast.contiguous(), "dfirst": found[-1]})
+    return found
+
+
+@_backward.register_fake
+def _gradients(erasure, gate_wanted, q, k, v, decay, a, b, saved, dout, dlast):
+    wanted = q, k, v, decay if gate_wanted else None, a, b, dlast
+    return [x.new_empty(x.shape) for x in wanted if x is not None]
+
+
+def _run(name: str, erasure: str, streams: dict[str, Tensor | None], states: dict[str, Tensor | None]) -> None:
+    """Call a function of native.c on every head of every stream."""
+    k, v, decay = streams["k"], streams["v"], streams["decay"]
+    (batch, length, heads, value_dim), key_dim = v.shape, k.shape[-1]
+    kind = "none" if decay is None else {3: "head", 4: "channel"}[decay.ndim]
+    library = native.load(
+        SOURCE,
+        **native.C_TYPES[v.dtype],
+        K=key_dim,
+        V=value_dim,
+        LANES=math.gcd(value_dim, native.register_bytes() // v.dtype.itemsize),
+        GATE=GATES[kind],
+        ERASE=ERASURES[erasure],
+        SPAN=SPAN,
+    )
+    job = Job(heads=heads, length=length)
+    streams = {member: _rows(x) for member, x in streams.items()}  # Kept until the call is over.
+    for member, x in streams.items():
+        setattr(job, member, native.strided(x))
+    for member, x in states.items():
+        setattr(job, member, None if x is None else x.data_ptr())
+    function = getattr(library, name)
+    function.argtypes = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+    least = -(-THREAD_NUMBERS // (length * key_dim * value_dim))
+    native.spread(partial(function, ctypes.addressof(job)), batch * heads, least)
 
 
 def _rows(x: Tensor | None) -> Tensor | None:
     """With channels next to each other in memory; anything else about the strides is fine."""
     return x if x is None or x.ndim == 3 or x.stride(-1) == 1 else x.contiguous()
-
-
-def _library(key_dim: int, value_dim: int, gate: Tensor | None, erasure: str, dtype: torch.dtype) -> ctypes.CDLL:
-    lanes = math.gcd(value_dim, native.register_bytes() // dtype.itemsize)
-    kind = "none" if gate is None else {3: "head", 4: "channel"}[gate.ndim]
-    sizes = {"K": key_dim, "V": value_dim, "LANES": lanes, "SPAN": SPAN}
-    return native.load(SOURCE, **native.C_TYPES[dtype], GATE=GATES[kind], ERASE=ERASURES[erasure], **sizes)
-
-
-def _run(function, v: Tensor, streams: dict[str, Tensor | None], states: dict[str, Tensor | None]) -> None:
-    batch, length, heads, value_dim = v.shape
-    job = Job(heads=heads, length=length)
-    for name, x in streams.items():
-        setattr(job, name, native.strided(x))
-    for name, x in states.items():
-        setattr(job, name, None if x is None else x.data_ptr())
-    function.argtypes = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
-    least = -(-THREAD_NUMBERS // (length * streams["k"].shape[-1] * value_dim))
-    native.spread(partial(function, ctypes.addressof(job)), batch * heads, least)

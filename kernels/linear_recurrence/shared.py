@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from kernels.first_order import differentiable_once
 from kernels.linear_recurrence.frame import Sums, gate_gradient, sums
 from kernels.linear_recurrence.tiles import Tile, Tiling, t
 
@@ -30,7 +30,7 @@ class _Shared(torch.autograd.Function):
         batch, length, heads, value_dim = v.shape
         key_dim = k.shape[-1]
         tiling = Tiling(batch, length, size, heads * max(size * size, key_dim * value_dim), v.device)
-        o = torch.empty_like(v)
+        o = v.new_empty(v.shape)
         # All states if there will be a backward pass; otherwise two, written in turn.
         states = state.new_empty(tiling.count + 1 if training else 2, batch, key_dim, heads, value_dim)
         states[0] = state.transpose(1, 2)
@@ -40,26 +40,26 @@ class _Shared(torch.autograd.Function):
                 part = _Part(tiling, streams, n, q, k, v, decays)
                 entering, leaving = states[n % len(states), streams], states[(n + 1) % len(states), streams]
                 out = part.of(o)
-                torch.bmm(part.q, entering.flatten(2), out=out.flatten(2))
+                torch.bmm(part.q, entering.flatten(2), out=out.view(*out.shape[:2], -1))
                 part.times_(out, part.start)
                 for h, scores in enumerate(part.scores().unbind(1)):
                     out[:, :, h].baddbmm_(scores, part.v[:, :, h])
                 part.carry(entering, out=leaving)
-                leaving.flatten(2).baddbmm_(t(part.k), part.times(part.v, part.end).flatten(2))
+                leaving.view(*leaving.shape[:2], -1).baddbmm_(t(part.k), part.times(part.v, part.end).flatten(2))
         ctx.tiling = tiling
         ctx.save_for_backward(q, k, v, log_decay, states if training else None)
-        return o, states[tiling.count % len(states)].transpose(1, 2).contiguous()
+        return o, states[tiling.count % len(states)].transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx, grad_o, grad_state):
         q, k, v, log_decay, states = ctx.saved_tensors
         tiling, decays = ctx.tiling, _decays(ctx.tiling, log_decay)
-        grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        grad_q, grad_k, grad_v = (x.new_empty(x.shape) for x in (q, k, v))
         grad_gate = torch.zeros_like(log_decay) if ctx.needs_input_grad[3] else None
         grad_first = torch.empty_like(grad_state)
         for streams in tiling.streams:
-            grad_s = grad_state[streams].transpose(1, 2).contiguous()  # of the state that leaves
+            grad_s = grad_state[streams].transpose(1, 2).clone(memory_format=torch.contiguous_format)  # of what leaves
             for n in reversed(range(tiling.count)):
                 part = _Part(tiling, streams, n, q, k, v, decays)
                 entering, do = states[n, streams], part.of(grad_o)
@@ -71,7 +71,7 @@ class _Shared(torch.autograd.Function):
 
                 dk = torch.bmm(part.times(part.v, part.end).flatten(2), t(grad_s.flatten(2)))
                 dv = part.of(grad_v)
-                torch.bmm(part.k, grad_s.flatten(2), out=dv.flatten(2))
+                torch.bmm(part.k, grad_s.flatten(2), out=dv.view(*dv.shape[:2], -1))
                 part.times_(dv, part.end)
                 if grad_gate is None:
                     dq = torch.bmm(do_started.flatten(2), t(entering.flatten(2)))
@@ -93,7 +93,7 @@ class _Shared(torch.autograd.Function):
                 part.of(grad_q)[:, :, 0] = dq.baddbmm_(products, part.k)
                 part.of(grad_k)[:, :, 0] = dk.baddbmm_(t(products), part.q)
                 part.carry(grad_s, out=grad_s)
-                grad_s.flatten(2).baddbmm_(t(part.q), do_started.flatten(2))
+                grad_s.view(*grad_s.shape[:2], -1).baddbmm_(t(part.q), do_started.flatten(2))
             grad_first[streams] = grad_s.transpose(1, 2)
         return grad_q, grad_k, grad_v, grad_gate, grad_first, None, None
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from kernels.first_order import differentiable_once
 from kernels.linear_recurrence.frame import Frame, frame, gate_gradient
 from kernels.linear_recurrence.tiles import Tile, Tiling, blocks, natural
 
@@ -112,7 +112,7 @@ class _Tiled(torch.autograd.Function):
         return o, states[-1].clone()
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx, grad_o, grad_state):
         states, log_decay, *rest = ctx.saved_tensors
         kept, inputs = rest[: ctx.count], rest[ctx.count :]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from kernels.first_order import differentiable_once
 from kernels.slabs import slabs
 
 
@@ -38,7 +38,7 @@ class _Depthwise(torch.autograd.Function):
             return _convolve(padded, weight_DW, bias_D, padding=0)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx, grad_BLD):
         padded, weight_DW = ctx.saved_tensors
         grad_BLD = grad_BLD.contiguous()

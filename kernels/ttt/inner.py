@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from kernels.first_order import differentiable_once
 
 EPS = 1e-6
 
@@ -95,7 +96,7 @@ class GeluWithSlope(torch.autograd.Function):
         return h * z, torch.addcmul(h, s.mul_(rise), z, value=0.5)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx, grad_value, grad_slope):
         (z,) = ctx.saved_tensors
         tanh, rise, s = GeluWithSlope.parts(z)

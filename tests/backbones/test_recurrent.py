@@ -181,3 +181,8 @@ def test_layers_say_which_kernel_runs(name, recurrence_form):
     assert f"{form} (cpu" in layer.explain()
     layer.kernel = "reference"
     assert "reference (cpu" in layer.explain()
+
+
+@pytest.mark.parametrize("name", ["rwkv7", "mom"])
+def test_layers_with_large_heads_say_so(name):
+    assert "state of 128 x 128 is too large" in build(name, width=256, head_dim=128).layers[0].explain()

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernels import linear_read, linear_recurrence, linear_state, linear_step
@@ -147,6 +148,61 @@ class TestGradients:
         wide = inputs.map(lambda x: torch.stack([x, x], -1)).leaves(torch.float64)
         found = results(replace(wide, **wide.map(lambda x: x[..., 0]).arguments()))
         assert worst(found, expected) < 1e-12
+
+
+@every_form
+class TestLayouts:
+    """Strides, aliases and lazy views of the arguments make no difference."""
+
+    @every_case
+    def test_heads_before_tokens_in_memory(self, case):
+        inputs = recurrence_inputs(case, length=70)
+        expected = results(inputs.leaves(torch.float64))
+        turned = inputs.map(lambda x: x.transpose(1, 2).contiguous().transpose(1, 2) if x.ndim > 2 else x)
+        assert not turned.v.is_contiguous()
+        assert worst(results(turned.map(torch.Tensor.requires_grad_)), expected) < 1e-12
+
+    @every_case
+    @pytest.mark.parametrize("key_dim", [1, 8])
+    def test_the_incoming_gradient_is_left_alone(self, case, key_dim):
+        """The gradient of the state also flows past the recurrence here: neither path may change the other's."""
+        inputs = recurrence_inputs(replace(case, key_dim=key_dim), length=20)
+        leaves = inputs.leaves(torch.float64)
+        beside = torch.ones_like(inputs.state.transpose(1, 2)).requires_grad_()
+        _, state = linear_recurrence(**leaves.arguments())
+        weights = torch.linspace(-2, 2, state.numel(), dtype=torch.float64).view(beside.shape)
+        ((state.transpose(1, 2) + 2 * beside) * weights).sum().backward()
+        assert torch.equal(beside.grad, 2 * weights)
+
+    @every_case
+    def test_a_state_of_one_row_does_not_hold_the_others(self, case):
+        inputs = recurrence_inputs(replace(case, key_dim=1), length=70)
+        _, state = linear_recurrence(**inputs.leaves(torch.float64).arguments())
+        assert state.untyped_storage().nbytes() == state.nbytes
+
+    def test_a_lazily_negated_beta(self):
+        inputs = recurrence_inputs(CASES["deltanet"], length=20)
+        expected = linear_recurrence(**inputs.arguments())
+        inputs.erase = torch.complex(torch.zeros_like(inputs.erase), -inputs.erase).conj().imag
+        assert inputs.erase.is_neg()
+        assert worst(linear_recurrence(**inputs.arguments()), expected) < 1e-14
+
+    @every_case
+    def test_second_derivatives_are_refused_not_wrong(self, case):
+        leaves = recurrence_inputs(case, length=5).leaves(torch.float64)
+        loss = linear_recurrence(**leaves.arguments())[0].sum()
+        (grad,) = torch.autograd.grad(loss, leaves.v, create_graph=True)
+        with pytest.raises(RuntimeError, match="kernel='reference' can be differentiated again"):
+            grad.square().sum().backward()
+
+    @pytest.mark.parametrize("name", ["linear attention", "deltanet", "low rank"])
+    def test_fake_tensors_have_shapes_and_no_memory(self, name):
+        """Gates are looked at, which a fake tensor does not allow."""
+        inputs = recurrence_inputs(CASES[name], length=5)
+        with FakeTensorMode() as mode:
+            o, state = linear_recurrence(**inputs.map(mode.from_tensor).arguments())
+        assert o.shape == inputs.v.shape
+        assert state.shape == inputs.state.shape
 
 
 @every_form
@@ -315,6 +371,19 @@ class TestSpecialCases:
             assert worst(found[:2], expected[:2]) < TOLERANCE[dtype]
             assert all(x.isfinite().all() for x in found)
 
+    @every_case
+    def test_a_decay_of_nothing_at_all(self, case):
+        """The logarithm of 0."""
+        if case.gate == "none":
+            pytest.skip("has no gate")
+        inputs = recurrence_inputs(case, length=40)
+        inputs.log_decay = inputs.log_decay.clone()
+        inputs.log_decay.view(-1)[::5] = -torch.inf
+        expected = results(inputs.leaves(torch.float64), kernel="reference")
+        found = results(inputs.leaves(torch.float64))
+        assert worst(found[:2], expected[:2]) < 1e-10
+        assert all(x.isfinite().all() for x in found)
+
     @pytest.mark.parametrize("name", ["deltanet", "gated_deltanet", "channel delta"])
     @pytest.mark.parametrize("beta", [0.0, 1.0, 2.0])
     def test_betas_at_their_ends(self, name, beta):
@@ -368,7 +437,11 @@ class TestArguments:
             ({"erase": torch.zeros(2, 5, 2, 16)}, "beta"),
             ({"erase": (torch.zeros(2, 5, 2, 16), torch.zeros(2, 5, 2, 8))}, "erase's b"),
             ({"state": torch.zeros(2, 2, 16, 8)}, "state has shape"),
-            ({"v": torch.zeros(2, 0, 2, 16)}, "every size at least 1"),
+            ({"v": torch.zeros(2, 0, 2, 16)}, "v must be .* every size at least 1"),
+            ({"q": torch.zeros(2, 5, 2, 0), "k": torch.zeros(2, 5, 2, 0)}, "k must be .* every size at least 1"),
+            ({"k": torch.zeros(2, 5, 2, 16, device="meta")}, "v is on cpu and another argument on meta"),
+            ({"chunk": 0}, "chunk=0 must be at least 1"),
+            ({"chunk": 16, "kernel": "native"}, "cannot use kernel 'native': it has no chunks"),
             ({"kernel": "triton"}, "choose from auto, native, chunk, reference"),
         ],
     )

@@ -49,6 +49,11 @@ def test_every_form_can_be_asked_for_and_no_other(operator):
         explain(operator, kernel="triton")
 
 
+def test_explain_knows_gates_and_erases():
+    with pytest.raises(ValueError, match="gate='heads', erase='none': choose of none, constant, head, channel and of"):
+        explain(gate="heads")
+
+
 def test_explain_knows_its_operators():
     with pytest.raises(ValueError, match="choose from attention"):
         explain("atention")
