@@ -169,9 +169,10 @@ class TestLayouts:
         inputs = recurrence_inputs(replace(case, key_dim=key_dim), length=20)
         leaves = inputs.leaves(torch.float64)
         beside = torch.ones_like(inputs.state.transpose(1, 2)).requires_grad_()
+        doubled = 2 * beside  # before the recurrence, so that the backward pass comes to it after
         _, state = linear_recurrence(**leaves.arguments())
         weights = torch.linspace(-2, 2, state.numel(), dtype=torch.float64).view(beside.shape)
-        ((state.transpose(1, 2) + 2 * beside) * weights).sum().backward()
+        ((state.transpose(1, 2) + doubled) * weights).sum().backward()
         assert torch.equal(beside.grad, 2 * weights)
 
     @every_case
