@@ -31,38 +31,44 @@ class _Shared(torch.autograd.Function):
         key_dim = k.shape[-1]
         tiling = Tiling(batch, length, size, heads * max(size * size, key_dim * value_dim), v.device)
         o = v.new_empty(v.shape)
-        # All states if there will be a backward pass; otherwise two, written in turn.
-        states = state.new_empty(tiling.count + 1 if training else 2, batch, key_dim, heads, value_dim)
-        states[0] = state.transpose(1, 2)
+        # All states if there will be a backward pass; otherwise two, written in turn. A tensor each: an allocator gives
+        # one of tens of megabytes back to the system, and getting it again costs a tenth of a training step.
+        count = tiling.count + 1 if training else 2
+        states = [state.new_empty(batch, key_dim, heads, value_dim) for _ in range(count)]
+        states[0].copy_(state.transpose(1, 2))
         decays = _decays(tiling, log_decay)
+        # What rows read of the state that entered: each head's gate will want its own share of q's gradient.
+        read = v.new_empty(v.shape) if training and log_decay is not None else None
         for streams in tiling.streams:
             for n in range(tiling.count):
                 part = _Part(tiling, streams, n, q, k, v, decays)
-                entering, leaving = states[n % len(states), streams], states[(n + 1) % len(states), streams]
+                entering, leaving = states[n % count][streams], states[(n + 1) % count][streams]
                 out = part.of(o)
                 torch.bmm(part.q, entering.flatten(2), out=out.view(*out.shape[:2], -1))
                 part.times_(out, part.start)
+                if read is not None:
+                    part.of(read).copy_(out)
                 for h, scores in enumerate(part.scores().unbind(1)):
                     out[:, :, h].baddbmm_(scores, part.v[:, :, h])
                 part.carry(entering, out=leaving)
                 leaving.view(*leaving.shape[:2], -1).baddbmm_(t(part.k), part.times(part.v, part.end).flatten(2))
         ctx.tiling = tiling
-        ctx.save_for_backward(q, k, v, log_decay, states if training else None)
-        return o, states[tiling.count % len(states)].transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        ctx.save_for_backward(q, k, v, log_decay, read, *(states if training else []))
+        return o, states[tiling.count % count].transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     @differentiable_once
     def backward(ctx, grad_o, grad_state):
-        q, k, v, log_decay, states = ctx.saved_tensors
+        q, k, v, log_decay, read, *states = ctx.saved_tensors
         tiling, decays = ctx.tiling, _decays(ctx.tiling, log_decay)
         grad_q, grad_k, grad_v = (x.new_empty(x.shape) for x in (q, k, v))
-        grad_gate = torch.zeros_like(log_decay) if ctx.needs_input_grad[3] else None
+        gates = _GateGradient(tiling, log_decay, v) if ctx.needs_input_grad[3] else None
         grad_first = torch.empty_like(grad_state)
         for streams in tiling.streams:
             grad_s = grad_state[streams].transpose(1, 2).clone(memory_format=torch.contiguous_format)  # of what leaves
             for n in reversed(range(tiling.count)):
                 part = _Part(tiling, streams, n, q, k, v, decays)
-                entering, do = states[n, streams], part.of(grad_o)
+                entering, do = states[n][streams], part.of(grad_o)
                 do_started = part.times(do, part.start)
                 scores = part.scores()
                 grad_scores = torch.empty_like(scores)
@@ -73,20 +79,15 @@ class _Shared(torch.autograd.Function):
                 dv = part.of(grad_v)
                 torch.bmm(part.k, grad_s.flatten(2), out=dv.view(*dv.shape[:2], -1))
                 part.times_(dv, part.end)
-                if grad_gate is None:
-                    dq = torch.bmm(do_started.flatten(2), t(entering.flatten(2)))
-                else:
-                    # Head by head: only the sum is q's gradient, but each head's gate needs its own share.
-                    heads = zip(do_started.unbind(2), entering.unbind(2), strict=True)
-                    dq_heads = [torch.bmm(do_h, t(entering_h)) for do_h, entering_h in heads]
-                    reads = torch.stack([(dq_h * part.q).sum(-1) for dq_h in dq_heads], -1)  # [B, C, H]
-                    dq = sum(dq_heads)
+                dq = torch.bmm(do_started.flatten(2), t(entering.flatten(2)))
+                if gates is not None:
                     pairs = (scores * grad_scores).tril_(-1)
-                    rows, columns = reads + pairs.sum(-1).transpose(1, 2), pairs.sum(-2).transpose(1, 2)
-                    leaving = (part.v * dv).sum(-1)
-                    through = (grad_s * entering).sum((1, 3)).unsqueeze(1) * part.total.squeeze(-1)
-                    change = gate_gradient(*(x.unsqueeze(1) for x in (rows - columns, leaving, through)))
-                    tiling.add(grad_gate, Tile(streams, slice(n, n + 1)), change)
+                    reads = (do * part.of(read)).sum(-1)  # [B, C, H]
+                    gates.crossing[streams, n, : pairs.shape[-1]] = reads + (pairs.sum(-1) - pairs.sum(-2)).transpose(
+                        1, 2
+                    )
+                    gates.leaving[streams, n, : pairs.shape[-1]] = (part.v * dv).sum(-1)
+                    gates.through[streams, n, 0] = (grad_s * entering).sum((1, 3)) * part.total[:, 0, :, 0]
                 for h, (scores_h, do_h) in enumerate(zip(scores.unbind(1), do.unbind(2), strict=True)):
                     dv[:, :, h].baddbmm_(t(scores_h), do_h)
                 products = part.weigh_(grad_scores).sum(1)
@@ -95,7 +96,24 @@ class _Shared(torch.autograd.Function):
                 part.carry(grad_s, out=grad_s)
                 grad_s.view(*grad_s.shape[:2], -1).baddbmm_(t(part.q), do_started.flatten(2))
             grad_first[streams] = grad_s.transpose(1, 2)
-        return grad_q, grad_k, grad_v, grad_gate, grad_first, None, None
+        return grad_q, grad_k, grad_v, None if gates is None else gates.collected(), grad_first, None, None
+
+
+class _GateGradient:
+    """What `gate_gradient` wants of all chunks, gathered chunk by chunk."""
+
+    def __init__(self, tiling: Tiling, log_decay: Tensor, v: Tensor):
+        batch, _, heads, _ = v.shape
+        self.tiling, self.log_decay = tiling, log_decay
+        self.crossing, self.leaving = (v.new_zeros(batch, tiling.count, tiling.size, heads) for _ in range(2))
+        self.through = v.new_empty(batch, tiling.count, 1, heads)
+
+    def collected(self) -> Tensor:
+        """Shaped as the log decays."""
+        gradient = torch.zeros_like(self.log_decay)
+        everything = Tile(slice(0, len(self.crossing)), slice(0, self.tiling.count))
+        self.tiling.add(gradient, everything, gate_gradient(self.crossing, self.leaving, self.through))
+        return gradient
 
 
 def _decays(tiling: Tiling, log_decay: Tensor | None) -> Sums | None:
