@@ -10,17 +10,13 @@ Every reference computes the same numbers, which is checked before anything is t
     compressive_transformer  a layer; block by block, keys and values of all slots projected again for every block
 
 Ratios are reference over ours in process CPU time, medians of alternating rounds, float32. Above 1 ours is faster.
-Threads wait asleep (OMP_WAIT_POLICY), so that on a busy machine two of them count work and not waiting for each other.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch starts its threads
 
 import torch
 import torch.nn.functional as F
