@@ -2,11 +2,12 @@
 
     python -m benchmarks.kernels [names ...] [--threads 1 2] [--rounds 5] [--length 1024] > results.tsv
     python -m benchmarks.kernels --chunks [names ...]        ours alone, over chunk sizes
+    python -m benchmarks.kernels --states                    our native form against our chunks, over sizes of the state
 
 Sizes are those of one layer at B = 8, D = 128, in float32. Competitors run in turn, in process CPU time; medians.
 `peer / ours` above 1 means that ours is faster. A row appears only after its outputs agreed with ours. Peers: the naive
-and chunked functions of flash-linear-attention (FLA) and transformers that run on a CPU, PyTorch's own idioms, and our
-loop over tokens, and our chunked form where another one is chosen. Where FLA's in-place loop makes autograd quadratic
+and chunked functions of flash-linear-attention (FLA) and transformers that run on a CPU, PyTorch's own idioms, our loop
+over tokens, and our chunked form where another one is chosen. Where FLA's in-place loop makes autograd quadratic
 in the length, only the forward pass is timed. `useful` is three times the forward FLOP of the mathematics (of the
 recurrence: every pass over the state) per CPU second of forward and backward, whatever the form executes, and `of peak`
 its share of what a large product reaches in the same run.
@@ -65,7 +66,7 @@ class Contest:
     flops: int
     """Of the mathematics, forward."""
     kernel: str
-    """The form that `ours` is."""
+    """The form that `ours` is; `"auto"` where an operator has one fast form."""
 
 
 def first(call: Callable) -> Callable[[], Tensor]:
@@ -381,6 +382,36 @@ def chunk_rows(name: str, length: int, rounds: int, repeats: int) -> list[list[o
     ]
 
 
+STATES = ((8, 16), (16, 16), (16, 32), (32, 32), (64, 32), (64, 64), (128, 64), (128, 128))
+RULES = {
+    "no gate, no erase": Case("none", "none"),
+    "gate per head, no erase": Case("head", "none"),
+    "gate per head, delta rule": Case("head", "delta"),
+    "gate per channel, low rank erase": Case("channel", "low rank", lowest=-0.6),
+}
+
+
+def state_rows(length: int, rounds: int, repeats: int) -> list[list[object]]:
+    """Chunks over native, forward and forward + backward, for rules and sizes of the state of one head."""
+    found = []
+    for rule, base in RULES.items():
+        for key_dim, value_dim in STATES:
+            case = replace(base, key_dim=key_dim, value_dim=value_dim)
+            heads = max(1, WIDTH // value_dim)
+            x = recurrence_inputs(case, batch=BATCH, length=length, heads=heads, with_state=False)
+            x = x.leaves(torch.float32)
+
+            def form(kernel: str, x: RecurrenceInputs = x, lowest: float | None = case.lowest) -> Callable:
+                return lambda: linear_recurrence(**x.arguments(), kernel=kernel, min_log_decay=lowest)[0]
+
+            forms = {name: form(name) for name in ("native", "chunk")}
+            forward = in_turn({k: without_gradients(f) for k, f in forms.items()}, rounds, repeats)
+            both = in_turn({k: training(f, x.tensors()) for k, f in forms.items()}, rounds, repeats)
+            ratios = [f"{times['chunk'].median / times['native'].median:.2f}" for times in (forward, both)]
+            found.append([rule, f"{key_dim} x {value_dim}", *ratios])
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"some of: {', '.join(CONTESTS)}; all by default")
@@ -390,11 +421,17 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--kernel", default="auto", help="the form of the recurrence to time as ours")
     parser.add_argument("--chunks", action="store_true", help="compare chunk sizes instead of peers")
+    parser.add_argument("--states", action="store_true", help="compare our two fast forms over sizes of the state")
     arguments = parser.parse_args()
     names = arguments.names or (ARCHITECTURES if arguments.chunks else list(CONTESTS))
     if unknown := set(names) - set(CONTESTS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(CONTESTS)}")
     print(f"# {machine()}, B = {BATCH}, L = {arguments.length}, D = {WIDTH}, float32")
+    if arguments.states:
+        torch.set_num_threads(arguments.threads[0])
+        header = ["rule", "state", "chunk / native, forward", "forward+backward"]
+        print(table(header, state_rows(arguments.length, arguments.rounds, arguments.repeats)))
+        return
     print(
         table(["operator", "chunk", "threads", "forward ms", "forward+backward ms"] if arguments.chunks else HEADER, [])
     )

@@ -12,14 +12,19 @@ from types import MappingProxyType
 NOTHING: Mapping[str, str | None] = MappingProxyType({})
 
 
-def pick(
+def pick(operator: str, forms: dict[str, Callable], kernel: str) -> Callable:
+    """The form that `pick_name` names."""
+    return forms[pick_name(operator, forms, kernel)]
+
+
+def pick_name(
     operator: str,
     forms: dict[str, Callable],
     kernel: str,
     unable: Mapping[str, str | None] = NOTHING,
     slow: Mapping[str, str | None] = NOTHING,
-) -> Callable:
-    """The form called `kernel`, or for `"auto"` the first that is neither unable nor slow.
+) -> str:
+    """The name of the form called `kernel`, or for `"auto"` of the first that is neither unable nor slow.
 
     Args:
         operator: its name, for messages.
@@ -31,17 +36,6 @@ def pick(
     Raises:
         ValueError: there is no such form (the message lists those that exist), or it is unable to run.
     """
-    return forms[pick_name(operator, forms, kernel, unable, slow)]
-
-
-def pick_name(
-    operator: str,
-    forms: dict[str, Callable],
-    kernel: str,
-    unable: Mapping[str, str | None] = NOTHING,
-    slow: Mapping[str, str | None] = NOTHING,
-) -> str:
-    """The name of the form that `pick` returns."""
     if kernel == "auto":
         return next(name for name in forms if not unable.get(name) and not slow.get(name))
     if kernel not in forms:

@@ -126,7 +126,7 @@ def _workshop() -> Path | str:
 
 def _library(folder: Path, name: str, code: str, macros: dict[str, int | str]) -> ctypes.CDLL:
     command = [*_compiler(), *FLAGS, *_vectors()[1], *(f"-D{key}={value}" for key, value in sorted(macros.items()))]
-    parts = [code, _run([*_compiler(), "--version"]).stdout, *command]
+    parts = [code, _version(), *command]
     kept = folder / f"{name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
     if kept.exists():
         with contextlib.suppress(OSError):  # Damaged, say by a disk that was full: made again.
@@ -150,6 +150,11 @@ def _compiler() -> tuple[str, ...] | None:
     if command := shlex.split(os.environ.get("CC", "")):
         return tuple(command) if shutil.which(command[0]) else None
     return next(((name,) for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
+
+
+@functools.cache
+def _version() -> str:
+    return _run([*_compiler(), "--version"]).stdout
 
 
 def _vectors() -> tuple[int, list[str]]:

@@ -25,7 +25,7 @@ SMALL = {
 
 def test_the_page_shows_the_saved_outputs():
     assert page_text(PAGE) == PAGE
-    assert len(COMMANDS) == len(list(SAVED.glob("*.tsv"))) == 4
+    assert len(COMMANDS) == len(list(SAVED.glob("*.tsv"))) == 5
     for path in SAVED.glob("*.tsv"):
         assert f"<!-- {path.stem} -->" in PAGE
 
@@ -42,8 +42,8 @@ def test_a_command_prints_what_is_saved(monkeypatch, capsys, command, file):
     """The same columns and, in the line above them, the same kind of machine."""
     pytest.importorskip("fla")
     _, _, module, *arguments = shlex.split(command)
-    chunks = [x for x in arguments if x == "--chunks"]
-    monkeypatch.setattr(sys, "argv", [module, *SMALL[module], *chunks])
+    modes = [x for x in arguments if x in ("--chunks", "--states")]
+    monkeypatch.setattr(sys, "argv", [module, *SMALL[module], *modes])
     before = torch.get_num_threads()
     try:
         runpy.run_module(module, run_name="__main__")

@@ -39,7 +39,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernels.choice import pick, pick_name
+from kernels.choice import pick_name
 from kernels.linear_recurrence import chunked, native, reference
 from kernels.linear_recurrence.arguments import Rule, cast, check
 from kernels.linear_recurrence.read import read
@@ -173,7 +173,7 @@ def _form(kernel: str, rule: Rule, chunk: int | None) -> Callable:
         if chunk < 1:
             raise ValueError(f"chunk={chunk} must be at least 1")
         unable = {"native": "it has no chunks"}
-    return pick("linear_recurrence", FORMS, kernel, unable, slow)
+    return FORMS[pick_name("linear_recurrence", FORMS, kernel, unable, slow)]
 
 
 def _against_native(device: str, key_dim: int, value_dim: int) -> tuple[dict[str, str | None], dict[str, str | None]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,12 +29,13 @@ THREAD_NUMBERS = 1 << 20
 """Numbers of states, over all tokens, that are worth a thread: about 0.2 ms of work, twice what starting one costs."""
 
 MAX_STATE = 64 * 64
-"""Numbers in a head's state beyond which products of chunks are faster (`python -m benchmarks.kernels`)."""
+"""Numbers in a head's state beyond which products of chunks are faster (`python -m benchmarks.kernels --states`)."""
 
 SOURCE = Path(__file__).with_suffix(".c")
 GATES = {"none": 0, "head": 1, "channel": 2}
 ERASURES = {"none": 0, "delta": 1, "low rank": 2}
-STREAMS = ("q", "k", "v", "decay", "a", "b", "o", "dq", "dk", "dv", "ddecay", "da", "db", "dout")
+INPUTS = ("q", "k", "v", "decay", "a", "b")
+STREAMS = (*INPUTS, "o", *(f"d{name}" for name in INPUTS), "dout")
 STATES = ("first", "last", "saved", "dfirst", "dlast")
 
 
@@ -85,12 +87,10 @@ class _Native(torch.autograd.Function):
     @differentiable_once
     def backward(ctx, grad_o, grad_state):
         saved, *tensors = ctx.saved_tensors
-        gate_wanted = ctx.needs_input_grad[5]
+        gate_wanted = ctx.needs_input_grad[2 + INPUTS.index("decay")]
         found = torch.ops.ecclab.recurrence_backward(ctx.erasure, gate_wanted, *tensors, saved, grad_o, grad_state)
-        present = [x is not None for x in tensors] + [True]
-        present[STREAMS.index("decay")] &= gate_wanted
-        found = iter(found)
-        return None, None, *(next(found) if there else None for there in present)
+        found = dict(zip(_wanted(gate_wanted, tensors), found, strict=True))
+        return None, None, *(found.get(name) for name in (*INPUTS, "state"))
 
 
 # PyTorch's dispatcher stands between autograd and C: it brings lazily negated tensors to memory, and gives tracers and
@@ -107,7 +107,7 @@ _TENSORS = "Tensor? q, Tensor k, Tensor v, Tensor? decay, Tensor? a, Tensor? b"
 def _forward(erasure, training, q, k, v, decay, a, b, state):
     """Output (empty without q), last state, and the states that the backward pass starts from (none without one)."""
     o, last, saved = _results(erasure, training, q, k, v, decay, a, b, state)
-    streams = {"q": q, "k": k, "v": v, "decay": decay, "a": a, "b": b, "o": None if q is None else o}
+    streams = dict(zip(INPUTS, (q, k, v, decay, a, b), strict=True)) | {"o": None if q is None else o}
     states = {"first": state.contiguous(), "last": last, "saved": saved if training else None}
     _run("forward", erasure, streams, states)
     return o, last, saved
@@ -128,20 +128,26 @@ def _results(erasure, training, q, k, v, decay, a, b, state):
     schema=f"(str erasure, bool gate_wanted, {_TENSORS}, Tensor saved, Tensor dout, Tensor dlast) -> Tensor[]",
 )
 def _backward(erasure, gate_wanted, q, k, v, decay, a, b, saved, dout, dlast):
-    """Gradients of q, k, v, decay, a, b, as far as there are such, and of the first state."""
-    found = _gradients(erasure, gate_wanted, q, k, v, decay, a, b, saved, dout, dlast)
-    given = {"q": q, "k": k, "v": v, "decay": decay, "a": a, "b": b}
-    wanted = [n for n, x in given.items() if x is not None and (gate_wanted or n != "decay")]
-    grads = {f"d{n}": x for n, x in zip(wanted, found, strict=False)}
-    streams = given | grads | {"dout": None if q is None else dout}
+    """Gradients of what `_wanted` names, in its order."""
+    inputs = q, k, v, decay, a, b
+    found = _gradients(erasure, gate_wanted, *inputs, saved, dout, dlast)
+    *wanted, _state = _wanted(gate_wanted, inputs)
+    streams = dict(zip(INPUTS, inputs, strict=True)) | {"dout": None if q is None else dout}
+    streams |= {f"d{name}": x for name, x in zip(wanted, found[:-1], strict=True)}
     _run("backward", erasure, streams, {"saved": saved, "dlast": dlast.contiguous(), "dfirst": found[-1]})
     return found
 
 
 @_backward.register_fake
 def _gradients(erasure, gate_wanted, q, k, v, decay, a, b, saved, dout, dlast):
-    wanted = q, k, v, decay if gate_wanted else None, a, b, dlast
-    return [x.new_empty(x.shape) for x in wanted if x is not None]
+    like = dict(zip((*INPUTS, "state"), (q, k, v, decay, a, b, dlast), strict=True))
+    return [like[name].new_empty(like[name].shape) for name in _wanted(gate_wanted, (q, k, v, decay, a, b))]
+
+
+def _wanted(gate_wanted: bool, inputs: Sequence[Tensor | None]) -> list[str]:
+    """What has a gradient: the inputs that there are, the gate if asked for, and the state before the first token."""
+    there = [name for name, x in zip(INPUTS, inputs, strict=True) if x is not None]
+    return [name for name in there if gate_wanted or name != "decay"] + ["state"]
 
 
 def _run(name: str, erasure: str, streams: dict[str, Tensor | None], states: dict[str, Tensor | None]) -> None:

@@ -29,16 +29,17 @@ print(float(linear_recurrence(**x.arguments())[0].double().sum()))
 
 
 def probe(**environment: str) -> list[str]:
-    """The lines that PROBE prints in a fresh process."""
-    command = [sys.executable, "-c", PROBE]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.splitlines()
+    """The lines that PROBE prints in a fresh process, in the folder of the test: a bad compiler may write anywhere."""
+    command, place = [sys.executable, "-c", PROBE], environment["PWD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=place)
+    return done.stdout.splitlines()
 
 
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
     """The variables of a process with an empty cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return dict(os.environ)
+    return os.environ | {"PWD": str(tmp_path)}
 
 
 def test_without_a_compiler_the_next_form_runs(environment):
@@ -111,7 +112,7 @@ def test_a_cache_that_cannot_be_used_is_no_obstacle(environment, tmp_path, cache
         environment |= {"XDG_CACHE_HOME": "relative", "HOME": str(tmp_path / "ecclab")}
     line, _ = probe(**environment)
     assert line.startswith("linear_recurrence: native (cpu; ")
-    assert not Path("relative").exists()
+    assert not (tmp_path / "relative").exists()
 
 
 @needs_compiler

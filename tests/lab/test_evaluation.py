@@ -22,6 +22,8 @@ from tasks.splits.recipes import TextRecipe
 from vlms.protocol import Observation, Query
 
 PLAN = Plan((32, 64), ("max",), ("uniform",), streams=4, queries=8, seed=0, task=MembershipConfig())
+SMALL = ("device=cpu", "threads=1", "streams=3", "queries=8", "bands=[max]", "query_sets=[uniform]", "redraws=5",
+         "report=false")  # fmt: skip
 
 
 @pytest.fixture
@@ -73,18 +75,7 @@ def test_a_run_that_does_not_say_is_refused(make_run, text):
 
 def test_the_command_asks_about_the_run_s_own_symbols(run_script, make_run, tmp_path):
     run = make_run("small", vocabulary=8, candidate_lengths=(3, 4))
-    small = (
-        "lengths=[16]",
-        "streams=3",
-        "queries=8",
-        "bands=[max]",
-        "query_sets=[uniform]",
-        "redraws=5",
-        "report=false",
-    )
-    code, out, err = run_script(
-        "evaluate.py", f"run={run.path}", f"outputs={tmp_path}", "device=cpu", "threads=1", *small
-    )
+    code, out, err = run_script("evaluate.py", f"run={run.path}", f"outputs={tmp_path}", "lengths=[16]", *SMALL)
     assert code == 0, err
     (table,) = run.evaluation.glob("responses-*.parquet")
     rows = pl.read_parquet(table)
@@ -97,17 +88,8 @@ def test_runs_of_different_lengths_are_compared(run_script, make_run, tmp_path):
     """Their plans share a length; the reference solvers answer each question once."""
     make_run("run-short", length=16)
     make_run("run-long", length=32)
-    small = (
-        "factors=[1,2]",
-        "streams=3",
-        "queries=8",
-        "bands=[max]",
-        "query_sets=[uniform]",
-        "redraws=5",
-        "report=false",
-    )
     runs = f"runs={tmp_path}/run-*"
-    code, out, err = run_script("evaluate.py", runs, f"outputs={tmp_path}", "device=cpu", "threads=1", *small)
+    code, out, err = run_script("evaluate.py", runs, f"outputs={tmp_path}", "factors=[1,2]", *SMALL)
     assert code == 0, err
     assert "L = 64" in out
 
