@@ -426,9 +426,9 @@ def main() -> None:
     names = arguments.names or (ARCHITECTURES if arguments.chunks else list(CONTESTS))
     if unknown := set(names) - set(CONTESTS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(CONTESTS)}")
+    torch.set_num_threads(arguments.threads[0])
     print(f"# {machine()}, B = {BATCH}, L = {arguments.length}, D = {WIDTH}, float32")
     if arguments.states:
-        torch.set_num_threads(arguments.threads[0])
         header = ["rule", "state", "chunk / native, forward", "forward+backward"]
         print(table(header, state_rows(arguments.length, arguments.rounds, arguments.repeats)))
         return
