@@ -11,7 +11,8 @@ import copy
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,46 @@ def interview(
         return Asked(path, [answers.records[key] for key in wanted], kept)
 
 
+def arriving(system: MemorySystem, state: Any, queries: Sequence[Query]) -> Iterator[list[tuple[int, Reply]]]:
+    """Replies of a system to questions about one state, each with the number of its question, as they come.
+
+    What comes together, from a batch, is one group. With several reads at once the next question is put when a reply
+    was taken, so no more than `system.concurrency` questions are asked whose replies are not yet kept.
+    """
+    if system.stateful_reads:
+        for number, query in enumerate(queries):
+            yield [(number, system.read(copy.deepcopy(state), query))]
+    elif system.concurrency > 1:
+        yield from _several_at_once(system, state, queries)
+    else:
+        replies = system.read_many(state, queries)
+        numbered = zip(range(len(queries)), replies, strict=False)
+        yield from [list(numbered)] if isinstance(replies, list) else ([pair] for pair in numbered)
+
+
+def _several_at_once(system: MemorySystem, state: Any, queries: Sequence[Query]) -> Iterator[list[tuple[int, Reply]]]:
+    """`arriving` with threads. When a read raises, no more are started, and those under way are still handed out."""
+    waiting, failure = iter(enumerate(queries)), None
+    with ThreadPoolExecutor(system.concurrency) as pool:
+
+        def start(count: int) -> dict[Future[Reply], int]:
+            chosen = itertools.islice(waiting, count)
+            return {pool.submit(system.read, state, query): number for number, query in chosen}
+
+        running = start(system.concurrency)
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                number, error = running.pop(future), future.exception()
+                if error is None:
+                    yield [(number, future.result())]
+                failure = failure or error
+                if failure is None:
+                    running |= start(1)
+    if failure is not None:
+        raise failure
+
+
 @dataclass
 class _Interviewer:
     """Puts questions about one stream after the other to a system."""
@@ -247,20 +288,17 @@ class _Interviewer:
     ) -> None:
         system = self.system
         queries = [query_for(query, modality_for(system, cell), arm) for query, arm in asked]
-        if system.stateful_reads:
-            replies: Iterable[Reply] = (system.read(copy.deepcopy(state), query) for query in queries)
-        else:
-            replies = system.read_many(state, queries)
-        # A list is all there already and kept with one flush; what arrives one by one is kept one by one.
-        groups = [replies] if isinstance(replies, list) else ([reply] for reply in replies)
-        left = iter(asked)
-        for group in groups:
-            answered = [(*next(left), reply) for reply in group]
-            self.answers.add(*(self._question(cell, stream, q, a) | self._answer(cell, r) for q, a, r in answered))
-            for reply in group:
+        answered = 0
+        for group in arriving(system, state, queries):
+            told = [(*asked[number], reply) for number, reply in group]
+            self.answers.add(*(self._question(cell, stream, q, a) | self._answer(cell, r) for q, a, r in told))
+            answered += len(group)
+            for _, reply in group:
                 self._count_failures(reply)
-        if missing := list(left):
-            raise MemoryFailure(f"{system.name} gave {len(missing)} replies too few for {len(asked)} questions")
+        if answered < len(asked):
+            raise MemoryFailure(
+                f"{system.name} gave {len(asked) - answered} replies too few for {len(asked)} questions"
+            )
 
     def _count_failures(self, reply: Reply) -> None:
         if reply.error is None:

@@ -181,6 +181,8 @@ class MemorySystem(Protocol):
         counts_flops: whether its replies have a `Cost`.
         style: "read_write", or "whole_prompt" where `read` runs over stream and question.
         stateful_reads: whether a read changes the state.
+        concurrency: how many `read`s of one state may run at the same time, each in a thread of its own; above 1 they
+            take the place of `read_many`.
         opens_thought: whether its prompt template already opens a `<think>`, so that answers start inside a thought.
         identity: everything that determines its answers beside the question; JSON values. Answers saved under another
             identity are not mixed with its own.
@@ -193,6 +195,7 @@ class MemorySystem(Protocol):
     counts_flops: bool = False
     style: Literal["read_write", "whole_prompt"] = "read_write"
     stateful_reads: bool = False
+    concurrency: int = 1
     opens_thought: bool = False
     identity: Mapping[str, Any]
 
@@ -209,7 +212,7 @@ class MemorySystem(Protocol):
         ...
 
     def read_many(self, state: Any, queries: Sequence[Query]) -> Iterable[Reply]:
-        """Answer several questions, in order, as answers come; override it where a batch or concurrency is faster."""
+        """Answer several questions, in order, as answers come; override it where a batch is faster."""
         return (self.read(state, query) for query in queries)
 
     def close(self, state: Any) -> None:

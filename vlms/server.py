@@ -20,8 +20,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,17 +162,6 @@ class Server(WholePrompt):
             seconds=time.perf_counter() - started,
             meta=said["meta"],
         )
-
-    def read_many(self, state: tuple[Observation, ...], queries: Sequence[Query]) -> Iterator[Reply]:
-        """Several requests at once; replies in the order of the questions, each when it and those before are in."""
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            futures = [pool.submit(self.read, state, query) for query in queries]
-            try:
-                for future in futures:
-                    yield future.result()
-            finally:
-                for future in futures:
-                    future.cancel()
 
     def _cost(self, said: dict[str, Any], parts: Sequence[TextPart | VideoPart], query: Query) -> Cost | None:
         """FLOPs of an answer (paper, B.3), where the model's shape is known and the server counts tokens."""

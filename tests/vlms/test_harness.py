@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
+import time
 
 import numpy as np
 import polars as pl
@@ -238,6 +241,57 @@ class Tired(MemorySystem):
 def test_a_read_that_changes_the_state_is_given_a_copy(text_split, tmp_path):
     done = interview(Tired(), text_split, Selection(lengths=(16,)), tmp_path)
     assert {r["confidence"] for r in done.records} == {1 / 16}
+
+
+def test_no_more_are_asked_than_replies_were_kept(scribe, text_split, tmp_path):
+    """A kill then loses `concurrency` replies at most, however slow the disk and the slowest answer."""
+    lock, asked, kept, ahead = threading.Lock(), 0, 0, []
+
+    class Quick(scribe):
+        concurrency = 3
+
+        def read(self, state, query):
+            nonlocal asked
+            with lock:
+                asked += 1
+                ahead.append(asked - kept)
+            if query.item_id == first:
+                time.sleep(0.2)
+            return super().read(state, query)
+
+    class Slow(Answers):
+        def add(self, *records):
+            nonlocal kept
+            time.sleep(0.002)
+            super().add(*records)
+            kept += len(records)
+
+    first = next(q.query_id for q in text_split.cells[0].queries())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(harness, "Answers", Slow)
+        done = interview(Quick(), text_split, ALL, tmp_path)
+    assert len(done.records) == count(text_split)
+    assert max(ahead) == 3
+
+
+def test_a_read_that_cannot_go_on_loses_no_other_answer(scribe, text_split, tmp_path):
+    together = threading.Barrier(3, timeout=20)
+
+    class Breaking(scribe):
+        concurrency = 3
+        reads = itertools.count()
+
+        def read(self, state, query):
+            number = next(self.reads)
+            together.wait()
+            if number == 0:
+                raise MemoryFailure("the key has expired")
+            time.sleep(0.05)
+            return super().read(state, query)
+
+    with pytest.raises(MemoryFailure, match="the key has expired"):
+        interview(Breaking(), text_split, ALL, tmp_path)
+    assert interview(scribe(), text_split, ALL, tmp_path).kept == 2
 
 
 def test_a_memory_that_gives_too_few_replies(scribe, text_split, tmp_path):

@@ -39,7 +39,9 @@ def test_an_unknown_setting_is_named(scribe):
 
 def test_missing_members_are_named():
     registry.register("half")(type("Half", (), {"name": "half", "read": None}))
-    with pytest.raises(TypeError, match="lacks architecture, close, counts_flops, identity, modalities, open"):
+    with pytest.raises(
+        TypeError, match="lacks architecture, close, concurrency, counts_flops, identity, modalities, open"
+    ):
         build("half")
 
 

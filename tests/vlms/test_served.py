@@ -85,15 +85,25 @@ def command(served: Served, split: Path, outputs: Path, *more: str) -> list[str]
     return [*memory, f"split={split}", f"outputs={outputs}", "redraws=20", "threads=1", "device=cpu", *more]
 
 
-def test_killed_half_way_and_continued(run_script, served, text_folder, outputs):
-    small = ("lengths=[8]", "query_sets=[uniform]", "report=false")
-    arguments = command(served, text_folder, outputs, *small)
+SMALL = ("lengths=[8]", "query_sets=[uniform]")
+
+
+@pytest.fixture
+def answered(run_script, served, text_folder, outputs) -> Path:
+    """`outputs` with the model's answers, which are given once."""
+    code, _, err = run_script("evaluate.py", *command(served, text_folder, outputs, *SMALL, "report=false"))
+    assert code == 0, err
+    return outputs
+
+
+def test_killed_half_way_and_continued(run_script, served, text_folder, tmp_path):
+    arguments = command(served, text_folder, tmp_path, *SMALL, "report=false")
     before = served.asked()
     process = subprocess.Popen([sys.executable, str(ROOT / "evaluate.py"), *arguments], stderr=subprocess.DEVNULL)
 
     def kept() -> list[bytes]:
         return [
-            line for path in outputs.glob("memories/toy/answers-*.jsonl") for line in path.read_bytes().splitlines()
+            line for path in tmp_path.glob("memories/toy/answers-*.jsonl") for line in path.read_bytes().splitlines()
         ]
 
     until = time.monotonic() + 600
@@ -108,7 +118,7 @@ def test_killed_half_way_and_continued(run_script, served, text_folder, outputs)
 
     code, out, err = run_script("evaluate.py", *arguments)
     assert code == 0, err
-    (path,) = outputs.glob("memories/toy/answers-*.jsonl")
+    (path,) = tmp_path.glob("memories/toy/answers-*.jsonl")
     records = list(read_lines(path))
     assert len(records) == len({key_of(r) for r in records}) == 2 * 2 * 4 * 3  # bands, streams, queries, arms
     assert path.read_bytes().splitlines()[: len(answered) - 1] == answered[:-1], "an answer was asked again"
@@ -151,13 +161,13 @@ def test_video_with_both_arms(run_script, served, video_folder, outputs):
     assert "payoff arms" in out
 
 
-def test_one_page_for_a_model_two_backbones_and_a_coin(run_script, served, text_folder, outputs):
-    arguments = command(served, text_folder, outputs, "lengths=[8]", "query_sets=[uniform]", f"runs={outputs}/run-*")
+def test_one_page_for_a_model_two_backbones_and_a_coin(run_script, served, text_folder, answered):
+    arguments = command(served, text_folder, answered, *SMALL, f"runs={answered}/run-*")
     before = served.asked()
     code, out, err = run_script("evaluate.py", *arguments)
     assert code == 0, err
     assert served.asked() == before + 1, "answers were there; only the first request is new"
-    (page,) = outputs.glob("compare-*/report.html")
+    (page,) = answered.glob("compare-*/report.html")
     for system in ("toy", "run-gru", "run-transformer_conv", "coin"):
         assert system in out
         assert f'data-system="{system}"' in page.read_text()
@@ -169,14 +179,14 @@ def test_one_page_for_a_model_two_backbones_and_a_coin(run_script, served, text_
     assert set(priced["system"].drop_nulls()) == {"run-gru", "run-transformer_conv"}, "unknown FLOPs are no FLOPs of 0"
 
 
-def test_served_and_local_answer_alike(run_script, served, text_folder, outputs):
-    arguments = (f"split={text_folder}", f"outputs={outputs}", "redraws=20", "threads=1", "device=cpu", "report=false")
+def test_served_and_local_answer_alike(run_script, served, text_folder, answered):
+    arguments = (f"split={text_folder}", f"outputs={answered}", "redraws=20", "threads=1", "device=cpu", "report=false")
     local = ("memory=local", f"memory.path={served.model}", "memory.name=here", "memory.max_new_tokens=16")
-    few = ("lengths=[8]", "query_sets=[uniform]", "streams=1", "arms=[none]")
+    few = (*SMALL, "streams=1", "arms=[none]")
     code, _, err = run_script("evaluate.py", *local, *arguments, *few)
     assert code == 0, err
-    (here,) = outputs.glob("memories/here/answers-text-*.jsonl")
-    (there,) = outputs.glob("memories/toy/answers-text-*.jsonl")
+    (here,) = answered.glob("memories/here/answers-text-*.jsonl")
+    (there,) = answered.glob("memories/toy/answers-text-*.jsonl")
     answers = {key_of(r): r for r in read_lines(there)}
     for record in read_lines(here):
         other = answers[key_of(record)]

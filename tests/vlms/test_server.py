@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 pytest.importorskip("openai")
 httpx = pytest.importorskip("httpx2")  # what the client library sends through
 
-from lab.harness import Selection, interview, observations  # noqa: E402
+from lab.harness import Selection, arriving, interview, observations  # noqa: E402
 from tests.vlms.rules import check_pieces, check_read_order  # noqa: E402
 from vlms.protocol import MemoryFailure, Observation, Query  # noqa: E402
 from vlms.server import Server  # noqa: E402
@@ -310,9 +312,7 @@ def test_the_rules_of_the_protocol_hold(text_split):
     check_pieces(serve(Wire(answer), concurrency=2), text_split)
 
 
-def test_many_at_once_come_back_in_order(text_split):
-    import threading
-
+def test_several_at_once(text_split):
     gate = threading.Barrier(3, timeout=20)
 
     def together(request):
@@ -325,4 +325,5 @@ def test_many_at_once_come_back_in_order(text_split):
     stream = cell.streams()[0]
     queries = [Query(str(i), "text", str(i), "Well?") for i in range(6)]
     state = server.write((), list(observations(stream, "text")))
-    assert [r.text for r in server.read_many(state, queries)] == [str(i) for i in range(6)]
+    replies = dict(itertools.chain.from_iterable(arriving(server, state, queries)))
+    assert [replies[i].text for i in range(6)] == [str(i) for i in range(6)]
