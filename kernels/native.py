@@ -28,10 +28,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared"]
 # Sums may be reordered, which vectorises them. Not -ffast-math: linked into a library, it would make the whole process
 # flush subnormal numbers to zero.
-FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared"]
-FLAGS += ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno"]
+REORDERING = ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno"]
 VECTORS = {
     "AVX512": (64, ["-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]),
     "AVX2": (32, ["-mavx2", "-mfma"]),
@@ -61,6 +61,11 @@ def strided(x: Tensor | None) -> Strided:
     return Strided() if x is None else Strided(x.data_ptr(), *x.stride()[:3])
 
 
+def rows(x: Tensor | None) -> Tensor | None:
+    """With channels next to each other in memory, for `strided`; anything else about the strides is fine."""
+    return x if x is None or x.ndim == 3 or x.stride(-1) == 1 else x.contiguous()
+
+
 def register_bytes() -> int:
     """Bytes in a vector register of this CPU, as far as the compiler is allowed to use it."""
     return _vectors()[0]
@@ -73,8 +78,13 @@ def missing() -> str | None:
 
 
 @functools.cache
-def load(source: Path, **macros: int | str) -> ctypes.CDLL:
+def load(source: Path, exact: bool = False, **macros: int | str) -> ctypes.CDLL:
     """The library made of `source` with these macros defined, compiled unless an earlier process has done so.
+
+    Args:
+        source: a C file.
+        exact: compute sums in the order that is written, for sources that are vectorised by hand.
+        macros: by name.
 
     Raises:
         RuntimeError: there is no compiler, or it fails; with its message.
@@ -82,7 +92,7 @@ def load(source: Path, **macros: int | str) -> ctypes.CDLL:
     place = _workshop()
     if isinstance(place, str):
         raise RuntimeError(place)
-    return _library(place, source.parent.name, source.read_text(), macros)
+    return _library(place, source.parent.name, source.read_text(), macros, [] if exact else REORDERING)
 
 
 TRIAL = """
@@ -116,7 +126,7 @@ def _workshop() -> Path | str:
     for folder in (_cache, _private):
         try:
             place = folder()
-            _library(place, "trial", TRIAL, {})
+            _library(place, "trial", TRIAL, {}, REORDERING)
         except (OSError, RuntimeError) as error:
             reason = str(error)
         else:
@@ -124,8 +134,9 @@ def _workshop() -> Path | str:
     return reason
 
 
-def _library(folder: Path, name: str, code: str, macros: dict[str, int | str]) -> ctypes.CDLL:
-    command = [*_compiler(), *FLAGS, *_vectors()[1], *(f"-D{key}={value}" for key, value in sorted(macros.items()))]
+def _library(folder: Path, name: str, code: str, macros: dict[str, int | str], flags: list[str]) -> ctypes.CDLL:
+    command = [*_compiler(), *FLAGS, *flags, *_vectors()[1]]
+    command += [f"-D{key}={value}" for key, value in sorted(macros.items())]
     parts = [code, _version(), *command]
     kept = folder / f"{name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
     if kept.exists():

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,19 @@ def outputs(tmp_path_factory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "outputs"
+
+
+@pytest.fixture(autouse=True)
+def plugins() -> Iterator[None]:
+    """Forgets the architectures that a test registers, for the tests of the registry that come after it."""
+    from backbones.registry import _entries
+
+    before = dict(_entries)
+    yield
+    _entries.clear()
+    _entries.update(before)
+    for name in [name for name in sys.modules if name.split(".")[0] == "my_package"]:
+        del sys.modules[name]
 
 
 def test_there_is_something_to_test():
@@ -82,7 +96,6 @@ def test_the_architecture_passes_the_identities(outputs, monkeypatch):
     import torch
 
     from backbones import build, lookup
-    from backbones.registry import _entries
 
     monkeypatch.syspath_prepend(str(outputs.parent))
     __import__("my_package.forgetful")
@@ -93,7 +106,6 @@ def test_the_architecture_passes_the_identities(outputs, monkeypatch):
     torch.testing.assert_close(memory.read(q, state)[:, 1], memory.write(torch.cat([x, q[:, 1:2]], 1))[0][:, -1])
     torch.testing.assert_close(memory.write(x[:, 10:], memory.write(x[:, :10])[1])[0], y[:, 10:])
     assert memory.price().weights == sum(p.numel() for p in memory.parameters() if p.ndim == 2)
-    del _entries["forgetful"], sys.modules["my_package.forgetful"]
 
 
 def test_online_use(outputs, monkeypatch):

@@ -26,8 +26,8 @@ Four functions compute it: `linear_recurrence` for a stream, `linear_state` for 
 float64 if any argument is, also under autocast: decays and solves lose too much in 16 bits. Outputs come back in v's
 dtype, states in the dtype of the computation.
 
-The forms: `reference.py` is the loop over tokens, `native.py` that loop in C, for a CPU and small states, `chunked.py`
-the form made of matrix products, for everything else.
+The forms: `reference.py` is the loop over tokens; `native.py` is C, for a CPU, and for small states or heads that share
+their q and k; `chunked.py`, made of matrix products, is for everything else.
 
 `B` batch, `L` stream length, `Q` queries, `H` heads, `K` key dim, `V` value dim, `C` chunk.
 """
@@ -158,27 +158,33 @@ def explain_recurrence(
     kernel: str, device: str, gate: str, erase: str, shared_heads: bool, key_dim: int, value_dim: int
 ) -> tuple[str, str]:
     """The form that `kernel` picks, and a few words about it; arguments as in `kernels.explain`."""
-    against = _against_native(device, key_dim, value_dim)
+    algorithm = chunked.algorithm(erase, shared_heads, gate)
+    against = _against_native(device, algorithm, key_dim, value_dim)
     form = pick_name("linear_recurrence", FORMS, kernel, *against)
-    if form != "chunk":
-        return form, "token by token"
-    how = f"{chunked.CHUNKS[chunked.algorithm(erase, shared_heads, gate)]} tokens at a time"
+    sizes = {"native": native.tokens_at_once(algorithm, key_dim, value_dim), "chunk": chunked.CHUNKS[algorithm]}
+    size = sizes.get(form, 1)
+    how = "token by token" if size == 1 else f"{size} tokens at a time"
     reason = next((why["native"] for why in against if why["native"]), None)
     return form, f"{how}; not native: {reason}" if reason and device == "cpu" and kernel == "auto" else how
 
 
 def _form(kernel: str, rule: Rule, chunk: int | None) -> Callable:
-    unable, slow = _against_native(rule.v.device.type, rule.k.shape[-1], rule.v.shape[-1])
+    algorithm = chunked.algorithm(rule.erasure, rule.shared_heads, rule.gate)
+    if algorithm == "shared" and rule.q is None:
+        algorithm = "linear"  # Sharing saves reads, and nobody reads: one product gives the state.
+    unable, slow = _against_native(rule.v.device.type, algorithm, rule.k.shape[-1], rule.v.shape[-1])
     if chunk is not None:
         if chunk < 1:
             raise ValueError(f"chunk={chunk} must be at least 1")
-        unable = {"native": "it has no chunks"}
+        unable = {"native": "it has no chunks to choose"}
     return FORMS[pick_name("linear_recurrence", FORMS, kernel, unable, slow)]
 
 
-def _against_native(device: str, key_dim: int, value_dim: int) -> tuple[dict[str, str | None], dict[str, str | None]]:
+def _against_native(
+    device: str, algorithm: str, key_dim: int, value_dim: int
+) -> tuple[dict[str, str | None], dict[str, str | None]]:
     """What makes the native form unable, and what makes it slow."""
-    return {"native": native.unable(device)}, {"native": native.slow(key_dim, value_dim)}
+    return {"native": native.unable(device)}, {"native": native.slow(algorithm, key_dim, value_dim)}
 
 
 def _scaled(q: Tensor, scale: float) -> Tensor:

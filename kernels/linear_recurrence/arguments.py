@@ -42,6 +42,11 @@ class Rule:
         """`"none"`, `"delta"` or `"low rank"`."""
         return "none" if self.erase is None else "low rank" if isinstance(self.erase, LowRank) else "delta"
 
+    @property
+    def shared_heads(self) -> bool:
+        """Whether one head of q and k serves several of v."""
+        return self.v.shape[2] > 1 and self.k.shape[2] == 1 and (self.q is None or self.q.shape[2] == 1)
+
 
 def factorised(log_decay: Tensor | None, erase: Tensor | tuple | None) -> bool:
     """Whether the chunked form splits the decay between two tokens into two factors, one of which is above 1."""

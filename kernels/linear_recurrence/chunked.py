@@ -53,13 +53,8 @@ def recurrence(rule: Rule, chunk: int | None = None) -> tuple[Tensor | None, Ten
         chunk: tokens per chunk; none takes the default. A factorised decay may make it smaller.
     """
     heads = rule.v.shape[2]
-    shared_heads = heads > 1 and rule.k.shape[2] == 1 and (rule.q is None or rule.q.shape[2] == 1)
-    name = algorithm(rule.erasure, shared_heads, rule.gate)
-    gate = rule.log_decay
-    if rule.gate == "constant":
-        gate = gate.expand(1, rule.v.shape[1], heads)
-    if gate is not None:
-        gate = gate.clamp_min(LOWEST_SUMMED)
+    name = algorithm(rule.erasure, rule.shared_heads, rule.gate)
+    gate = summable(rule)
     if name in ("linear", "shared") and rule.q is None:
         return None, _final_state(rule.k, rule.v, gate, rule.state)
     size = min(chunk or CHUNKS[name], rule.v.shape[1])
@@ -73,6 +68,16 @@ def recurrence(rule: Rule, chunk: int | None = None) -> tuple[Tensor | None, Ten
     if rule.erase is not None:
         return run(Delta, (q, k, rule.v, rule.erase), gate, rule.state, size)
     return run(Linear, (q, k, rule.v), gate, rule.state, size)
+
+
+def summable(rule: Rule) -> Tensor | None:
+    """The log decays for running sums: `[B, L, H]`, `[B, L, H, K]` or, if constant, `[1, L, H]`; all finite."""
+    gate = rule.log_decay
+    if gate is None:
+        return None
+    if rule.gate == "constant":
+        gate = gate.expand(1, *rule.v.shape[1:3])
+    return gate.clamp_min(LOWEST_SUMMED)
 
 
 def _safe_size(size: int, lowest: float, name: str) -> int:

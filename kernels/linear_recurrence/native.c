@@ -21,7 +21,12 @@ typedef REAL real;
 typedef real vec __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
 typedef INDEX lanes __attribute__((vector_size(LANES * sizeof(real))));
 
-#define EACH(i, n) _Pragma("GCC unroll 64") for (int i = 0; i < (n); i++)
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
+#define EACH(i, n) UNROLL for (int i = 0; i < (n); i++)
 
 typedef struct {
     real *data;

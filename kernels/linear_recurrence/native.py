@@ -1,6 +1,7 @@
-"""The recurrence token by token in C, for a CPU and states small enough for its registers (`native.c`).
+"""The recurrence in C, for a CPU: token by token for states small enough for its registers (`native.c`).
 
-The mathematics is the reference's, and so is its accuracy: no chunk, no inverse, no exponent above 0. What a chunk
+Where all heads share one q and one k, `native_shared.py` takes its place, for states of any size. Token by token, the
+mathematics is the reference's, and so is its accuracy: no chunk, no inverse, no exponent above 0. What a chunk
 saves, passes over the state, costs nothing where the state never leaves the core. The backward pass walks the stream
 in reverse, over states that it makes again, `SPAN` tokens at a time, from those that the forward pass saved.
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from kernels import native
 from kernels.first_order import differentiable_once
+from kernels.linear_recurrence import chunked, native_shared
 from kernels.linear_recurrence.arguments import LowRank, Rule
 
 SPAN = 32
@@ -55,15 +57,24 @@ def unable(device: str) -> str | None:
     return "it runs on a CPU only" if device != "cpu" else native.missing()
 
 
-def slow(key_dim: int, value_dim: int) -> str | None:
-    """Why another form is faster, in words; None if this one is."""
-    small = key_dim * value_dim <= MAX_STATE
-    return None if small else f"a head's state of {key_dim} x {value_dim} is too large to stay in the core"
+def slow(algorithm: str, key_dim: int, value_dim: int) -> str | None:
+    """Why another form is faster, in words; None if this one is. `algorithm`: see `chunked.algorithm`."""
+    if key_dim * value_dim <= MAX_STATE or (algorithm == "shared" and native_shared.fits(key_dim, value_dim)):
+        return None
+    return f"a head's state of {key_dim} x {value_dim} is too large to stay in the core"
+
+
+def tokens_at_once(algorithm: str, key_dim: int, value_dim: int) -> int:
+    """Tokens that are worked on together in float32."""
+    return native_shared.CHUNK if algorithm == "shared" and native_shared.fits(key_dim, value_dim) else 1
 
 
 def recurrence(rule: Rule) -> tuple[Tensor | None, Tensor]:
     """`(o [B, L, H, V], state [B, H, K, V])`, unscaled; no output if the rule has no q."""
-    heads = rule.v.shape[2]
+    heads, (key_dim, value_dim) = rule.v.shape[2], rule.state.shape[2:]
+    shared = chunked.algorithm(rule.erasure, rule.shared_heads, rule.gate) == "shared"
+    if shared and rule.q is not None and native_shared.fits(key_dim, value_dim, rule.v.dtype):
+        return native_shared.recurrence(rule.q, rule.k, rule.v, chunked.summable(rule), rule.state)
     q, k = (None if x is None else x.expand(-1, -1, heads, -1) for x in (rule.q, rule.k))
     decay = None if rule.log_decay is None else rule.log_decay.exp()
     if rule.gate == "constant":
@@ -166,7 +177,7 @@ def _run(name: str, erasure: str, streams: dict[str, Tensor | None], states: dic
         SPAN=SPAN,
     )
     job = Job(heads=heads, length=length)
-    streams = {member: _rows(x) for member, x in streams.items()}  # Kept until the call is over.
+    streams = {member: native.rows(x) for member, x in streams.items()}  # Kept until the call is over.
     for member, x in streams.items():
         setattr(job, member, native.strided(x))
     for member, x in states.items():
@@ -175,8 +186,3 @@ def _run(name: str, erasure: str, streams: dict[str, Tensor | None], states: dic
     function.argtypes = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
     least = -(-THREAD_NUMBERS // (length * key_dim * value_dim))
     native.spread(partial(function, ctypes.addressof(job)), batch * heads, least)
-
-
-def _rows(x: Tensor | None) -> Tensor | None:
-    """With channels next to each other in memory; anything else about the strides is fine."""
-    return x if x is None or x.ndim == 3 or x.stride(-1) == 1 else x.contiguous()

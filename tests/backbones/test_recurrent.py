@@ -177,8 +177,7 @@ def test_unit_of_a_zero_vector_has_a_finite_gradient():
 @pytest.mark.parametrize("name", NAMES)
 def test_layers_say_which_kernel_runs(name, recurrence_form):
     layer = build(name, width=64).layers[0]
-    form = "chunk" if name == "mamba2" else recurrence_form  # Its states are large.
-    assert f"{form} (cpu" in layer.explain()
+    assert f"{recurrence_form} (cpu" in layer.explain()
     layer.kernel = "reference"
     assert "reference (cpu" in layer.explain()
 

@@ -13,7 +13,8 @@ import torch
 
 from kernels import explain, linear_recurrence, native
 from kernels.linear_recurrence import native as recurrence_native
-from kernels.linear_recurrence.native import SOURCE, SPAN, Job
+from kernels.linear_recurrence import native_shared
+from kernels.linear_recurrence.native import SOURCE, SPAN
 from kernels.testing import CASES, recurrence_inputs, rms_ratio
 
 needs_compiler = pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
@@ -132,14 +133,17 @@ def test_the_compilers_message_is_passed_on(tmp_path):
         native.load(source, K=3)
 
 
+BLOCKS = {"K": 16, "V": 32, "LANES": 8, "ROWS": 4, "CHUNK": 64}
+SOURCES = [(SOURCE, {"K": 5, "V": 8, "LANES": 4, "GATE": g, "ERASE": e, "SPAN": 4}) for g in range(3) for e in range(3)]
+SOURCES += [(native_shared.SOURCE, BLOCKS)]
+
+
 @needs_compiler
-@pytest.mark.parametrize("gate", [0, 1, 2])
-@pytest.mark.parametrize("erase", [0, 1, 2])
-def test_the_source_compiles_without_a_warning(gate, erase, tmp_path):
-    macros = {**native.C_TYPES[torch.float32], "K": 5, "V": 8, "LANES": 4, "GATE": gate, "ERASE": erase, "SPAN": 4}
+@pytest.mark.parametrize(("source", "macros"), SOURCES, ids=str)
+def test_the_sources_compile_without_a_warning(source, macros, tmp_path):
     command = ["cc", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-psabi"]
-    command += [*(f"-D{name}={value}" for name, value in macros.items()), "-c", str(SOURCE)]
-    done = subprocess.run([*command, "-o", str(tmp_path / "a.o")], capture_output=True, text=True, check=False)
+    command += [f"-D{name}={value}" for name, value in (native.C_TYPES[torch.float32] | macros).items()]
+    done = subprocess.run([*command, "-c", str(source), "-o", str(tmp_path / "a.o")], capture_output=True, text=True)
     assert not done.returncode, done.stderr
 
 
@@ -169,10 +173,46 @@ def test_any_number_of_threads_and_any_width_of_vectors(threads, value_dim, monk
 
 @needs_compiler
 def test_a_large_state_may_be_asked_for():
-    inputs = recurrence_inputs(CASES["mamba2"], length=SPAN + 1)
+    inputs = recurrence_inputs(replace(CASES["simple gla"], key_dim=128, value_dim=64), length=SPAN + 1)
     expected = linear_recurrence(**inputs.arguments(), kernel="reference")
     found = linear_recurrence(**inputs.arguments(), kernel="native")
     assert rms_ratio(found[0], expected[0]) < 1e-13
+
+
+def gradients(inputs, **options) -> list[torch.Tensor]:
+    """Output, state and the gradients of the sum of their squares."""
+    inputs = inputs.map(lambda x: x.clone().requires_grad_())
+    o, state = linear_recurrence(**inputs.arguments(), **options)
+    return [o, state, *torch.autograd.grad(o.square().sum() + state.square().sum(), inputs.tensors())]
+
+
+@needs_compiler
+@pytest.mark.parametrize("vectors", ["AVX512", "AVX2"])
+@pytest.mark.parametrize("sizes", [(1, 32, 64), (3, 96, 32), (5, 64, 96)], ids=str)
+@pytest.mark.parametrize("length", [1, 3, 9, 64, 77])
+def test_shared_keys_in_any_number_of_panels(vectors, sizes, length, monkeypatch):
+    if native._vectors()[0] < native.VECTORS[vectors][0]:
+        pytest.skip(f"this CPU has no {vectors}")
+    monkeypatch.setattr(native, "_vectors", lambda: native.VECTORS[vectors])
+    heads, key_dim, value_dim = sizes
+    case = replace(CASES["mamba2"], key_dim=key_dim, value_dim=value_dim)
+    inputs = recurrence_inputs(case, length=length, heads=heads)
+    assert native_shared.fits(key_dim, value_dim, torch.float64)
+    found = gradients(inputs, kernel="native")
+    for a, b in zip(found, gradients(inputs, kernel="reference"), strict=True):
+        assert rms_ratio(a, b) < 1e-12
+
+
+@needs_compiler
+def test_shared_keys_over_threads():
+    inputs = recurrence_inputs(CASES["mamba2"], batch=5, length=70, heads=2)
+    one, before = gradients(inputs, kernel="native"), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        several = gradients(inputs, kernel="native")
+    finally:
+        torch.set_num_threads(before)
+    assert all(map(torch.equal, one, several))
 
 
 @needs_compiler
@@ -215,9 +255,10 @@ def test_another_device_is_refused():
         explain(kernel="native", device="cuda")
 
 
-def test_the_job_is_the_struct_of_the_source():
+@pytest.mark.parametrize("form", [recurrence_native, native_shared])
+def test_the_job_is_the_struct_of_the_source(form):
     """ctypes cannot see the C struct, so its members are compared by name and order."""
-    source = SOURCE.read_text()
+    source = form.SOURCE.read_text()
     body = source[: source.index("} job;")].rsplit("typedef struct {", 1)[1]
     members = []
     for line in body.splitlines():
@@ -225,4 +266,4 @@ def test_the_job_is_the_struct_of_the_source():
         if declaration:
             names = declaration.split(" ", 1)[1]
             members += [name.strip(" *") for name in names.split(",")]
-    assert members == [name for name, _ in Job._fields_]
+    assert members == [name for name, _ in form.Job._fields_]

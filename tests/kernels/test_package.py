@@ -30,10 +30,16 @@ def test_explain_names_the_form_and_the_reason(monkeypatch):
     assert explain(**low_rank, device="cuda") == chunk.format("cuda", "")
     assert explain(kernel="reference", gate="none").endswith("(cpu; no gate, no erase, token by token)")
     assert explain("attention", device="cuda") == "attention: sdpa (cuda)"
-    large = explain(key_dim=256, value_dim=64, shared_heads=True)
-    assert "chunk (cpu; gate per head, no erase, 64 tokens at a time; not native: " in large
-    assert "state of 256 x 64 is too large" in large
+    large = explain(key_dim=256, value_dim=64)
+    assert "chunk (cpu; gate per head, no erase, 32 tokens at a time; not native: " in large
     monkeypatch.setattr(native, "missing", lambda: None)
+    assert "state of 256 x 64 is too large" in explain(key_dim=256, value_dim=64)
+    monkeypatch.setattr(native, "register_bytes", lambda: 32)
+    shared = explain(key_dim=256, value_dim=64, shared_heads=True)
+    assert shared == "linear_recurrence: native (cpu; gate per head, no erase, 64 tokens at a time)"
+    assert "state of 256 x 40 is too large" in explain(key_dim=256, value_dim=40, shared_heads=True)
+    monkeypatch.setattr(native, "register_bytes", lambda: 16)
+    assert "state of 256 x 64 is too large" in explain(key_dim=256, value_dim=64, shared_heads=True)
     assert explain(**low_rank) == "linear_recurrence: native (cpu; gate per channel, low rank erase, token by token)"
     monkeypatch.setattr(native, "missing", lambda: "no C compiler: cc is not on the PATH")
     assert explain(**low_rank) == chunk.format("cpu", "; not native: no C compiler: cc is not on the PATH")

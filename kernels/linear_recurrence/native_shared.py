@@ -1,0 +1,172 @@
+"""Decayed linear attention whose heads share one q and one k, in C (`native_shared.c`): Mamba-2 on a CPU.
+
+The algorithm is that of `shared.py`. Its products are large enough to run near a core's peak, but between them lie
+small ones and elementwise steps by the dozen, each a pass through memory and a call: a third of the time. Here they
+happen while their numbers are in the first-level cache, and products with a triangular factor skip its zeros.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernels import native
+from kernels.first_order import differentiable_once
+from kernels.linear_recurrence.frame import gate_gradient, sums
+from kernels.linear_recurrence.tiles import Tile, Tiling
+
+CHUNK = 64
+"""Tokens in a chunk: the work inside it is a tenth of the work on a state of 256 x 64."""
+
+ROWS = {64: 8, 32: 4}
+"""Rows of a product taken together, by bytes in a vector register: with two vectors each they fill half of the 32 or 16
+that there are. CPUs with shorter registers were not measured, and some have faster units for matrix products."""
+
+SOURCE = Path(__file__).with_suffix(".c")
+STREAMS = ("q", "k", "v", "o", "read", "dq", "dk", "dv", "dout")
+ARRAYS = ("sum", "rest", "start", "end", "first", "last", "dfirst", "dlast", "saved", "products")
+ARRAYS += ("crossing", "leaving", "through")
+
+
+class Job(ctypes.Structure):
+    """The struct of native_shared.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("heads", "length", "gates")),
+        *((name, native.Strided) for name in STREAMS),
+        *((name, ctypes.c_void_p) for name in ARRAYS),
+    )
+
+
+def fits(key_dim: int, value_dim: int, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether this CPU is one of those in `ROWS`, and states of this size can be cut into panels of two vectors."""
+    panel = 2 * native.register_bytes() // dtype.itemsize
+    return native.register_bytes() in ROWS and key_dim % panel == 0 and value_dim % panel == 0
+
+
+def recurrence(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
+    """`(o, state)`; shapes as in `Rule`, with one head in q and k; a gate per head or, as `[1, L, H]`, constant."""
+    tensors = q, k, v, log_decay, state
+    training = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    learning = training and log_decay is not None and log_decay.requires_grad
+    return _Shared.apply(training, learning, *tensors)
+
+
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, training, learning, q, k, v, log_decay, state):
+        ctx.tiling = Tiling(*v.shape[:2], CHUNK, 1, v.device)
+        decays = None if log_decay is None else sums(ctx.tiling.natural(log_decay, _everything(ctx.tiling)))
+        gate = () if decays is None else decays[:4]
+        o, last, read, products, saved = torch.ops.ecclab.shared(training, learning, q, k, v, gate, state)
+        ctx.gates = len(gate)
+        ctx.save_for_backward(q, k, v, log_decay, read, products, *gate, *saved)
+        return o, last
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx, grad_o, grad_state):
+        q, k, v, log_decay, read, products, *rest = ctx.saved_tensors
+        gate, saved = rest[: ctx.gates], rest[ctx.gates :]
+        learning = ctx.needs_input_grad[5]
+        dq, dk, dv, dfirst, *through = torch.ops.ecclab.shared_backward(
+            learning, q, k, v, gate, read, products, saved, grad_o, grad_state
+        )
+        gradient = None
+        if learning:
+            gradient = torch.zeros_like(log_decay)
+            ctx.tiling.add(gradient, _everything(ctx.tiling), gate_gradient(*through))
+        return None, None, dq, dk, dv, gradient, dfirst
+
+
+def _everything(tiling: Tiling) -> Tile:
+    return Tile(slice(None), slice(0, tiling.count))
+
+
+@torch.library.custom_op(
+    "ecclab::shared",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(bool training, bool learning, Tensor q, Tensor k, Tensor v, Tensor[] gate, Tensor state) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor[])",
+)
+def _forward(training, learning, q, k, v, gate, state):
+    """Output, last state, and for the backward pass (else empty) what rows read of the states that entered their
+    chunks, the products of pairs, and those states by stream."""
+    o, last, read, products, saved = found = _results(training, learning, q, k, v, gate, state)
+    streams = {"q": q, "k": k, "v": v, "o": o, "read": read if learning else None}
+    arrays = {"first": state.contiguous(), "last": last, "products": products if training else None}
+    _run("forward", streams, arrays, gate, saved)
+    return found
+
+
+@_forward.register_fake
+def _results(training, learning, q, k, v, gate, state):
+    batch, length, heads, value_dim = v.shape
+    count = -(-length // CHUNK)
+    # A tensor for each stream: an allocator gives one of tens of megabytes back to the system, and getting it again
+    # costs a tenth of a training step.
+    entering = count, heads * q.shape[-1] * value_dim
+    saved = [state.new_empty(entering) for _ in range(batch if training else 0)]
+    products = v.new_empty((batch, count, CHUNK, CHUNK) if training else 0)
+    return v.new_empty(v.shape), state.new_empty(state.shape), v.new_empty(v.shape if learning else 0), products, saved
+
+
+@torch.library.custom_op(
+    "ecclab::shared_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(bool learning, Tensor q, Tensor k, Tensor v, Tensor[] gate, Tensor read, Tensor products, Tensor[] saved, "
+    "Tensor dout, Tensor dlast) -> Tensor[]",
+)
+def _backward(learning, q, k, v, gate, read, products, saved, dout, dlast):
+    """Gradients of q, k, v and the first state; for a gate that learns also the arguments of `gate_gradient`."""
+    found = _gradients(learning, q, k, v, gate, read, products, saved, dout, dlast)
+    dq, dk, dv, dfirst, *gates = found
+    streams = {"q": q, "k": k, "v": v, "dq": dq, "dk": dk, "dv": dv, "dout": dout, "read": read if learning else None}
+    arrays = {"dfirst": dfirst, "dlast": dlast.contiguous(), "products": products}
+    arrays |= dict(zip(("crossing", "leaving", "through"), gates, strict=True)) if learning else {}
+    _run("backward", streams, arrays, gate, saved)
+    return found
+
+
+@_backward.register_fake
+def _gradients(learning, q, k, v, gate, read, products, saved, dout, dlast):
+    batch, _, heads, _ = v.shape
+    found = [x.new_empty(x.shape) for x in (q, k, v, dlast)]
+    if learning:
+        count = products.shape[1]
+        found += [v.new_zeros(batch, count, size, heads) for size in (CHUNK, CHUNK, 1)]
+    return found
+
+
+def _run(name: str, streams: dict[str, Tensor | None], arrays: dict[str, Tensor | None], gate, saved) -> None:
+    """Call a function of native_shared.c on every stream."""
+    k, v = streams["k"], streams["v"]
+    (batch, length, heads, value_dim), key_dim = v.shape, k.shape[-1]
+    library = native.load(
+        SOURCE,
+        exact=True,
+        **native.C_TYPES[v.dtype],
+        K=key_dim,
+        V=value_dim,
+        LANES=native.register_bytes() // v.dtype.itemsize,
+        ROWS=ROWS[native.register_bytes()],
+        CHUNK=CHUNK,
+    )
+    job = Job(heads=heads, length=length, gates=gate[0].shape[1] if gate else 0)
+    streams = {member: native.rows(x) for member, x in streams.items()}  # Kept until the call is over.
+    for member, x in streams.items():
+        setattr(job, member, native.strided(x))
+    gate = dict(zip(("sum", "rest", "start", "end"), (x.contiguous() for x in gate), strict=False))
+    for member, x in (arrays | gate).items():
+        setattr(job, member, None if x is None else x.data_ptr())
+    places = (ctypes.c_void_p * len(saved))(*(x.data_ptr() for x in saved))
+    job.saved = ctypes.addressof(places) if saved else None
+    function = getattr(library, name)
+    function.argtypes = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+    native.spread(partial(function, ctypes.addressof(job)), batch)
