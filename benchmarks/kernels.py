@@ -386,6 +386,7 @@ STATES = ((8, 16), (16, 16), (16, 32), (32, 32), (64, 32), (64, 64), (128, 64), 
 RULES = {
     "no gate, no erase": Case("none", "none"),
     "gate per head, no erase": Case("head", "none"),
+    "the same, one q and k": Case("head", "none", shared_heads=True),
     "gate per head, delta rule": Case("head", "delta"),
     "gate per channel, low rank erase": Case("channel", "low rank", lowest=-0.6),
 }

@@ -103,7 +103,7 @@ void trial(float *x) {
 #ifndef __clang__
     y += __builtin_shuffle(y, y, (lanes){1, 0, 3, 2});
 #endif
-    *(vec *)x = 2 * y;
+    *(vec *)x = y * __builtin_convertvector(__builtin_convertvector(y, lanes), vec);
 }
 """
 """What a compiler must be able to compile."""
