@@ -95,15 +95,14 @@ def load(source: Path, exact: bool = False, **macros: int | str) -> ctypes.CDLL:
     return _library(place, source.parent.name, source.read_text(), macros, [] if exact else REORDERING)
 
 
+HEADER = Path(__file__).with_name("vectors.h")
+"""What every source includes."""
+
 TRIAL = """
-typedef float vec __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int lanes __attribute__((vector_size(16)));
-void trial(float *x) {
-    vec y = *(vec *)x;
-#ifndef __clang__
-    y += __builtin_shuffle(y, y, (lanes){1, 0, 3, 2});
-#endif
-    *(vec *)x = y * __builtin_convertvector(__builtin_convertvector(y, lanes), vec);
+#include "vectors.h"
+void trial(real *x) {
+    vec y = interleave(load(x), all(*x), 1, 0);
+    store(x, __builtin_convertvector(__builtin_convertvector(y, lanes), vec));
 }
 """
 """What a compiler must be able to compile."""
@@ -126,7 +125,7 @@ def _workshop() -> Path | str:
     for folder in (_cache, _private):
         try:
             place = folder()
-            _library(place, "trial", TRIAL, {}, REORDERING)
+            _library(place, "trial", TRIAL, {**C_TYPES[torch.float32], "LANES": 4}, REORDERING)
         except (OSError, RuntimeError) as error:
             reason = str(error)
         else:
@@ -137,7 +136,7 @@ def _workshop() -> Path | str:
 def _library(folder: Path, name: str, code: str, macros: dict[str, int | str], flags: list[str]) -> ctypes.CDLL:
     command = [*_compiler(), *FLAGS, *flags, *_vectors()[1]]
     command += [f"-D{key}={value}" for key, value in sorted(macros.items())]
-    parts = [code, _version(), *command]
+    parts = [HEADER.read_text(), code, _version(), *command]
     kept = folder / f"{name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
     if kept.exists():
         with contextlib.suppress(OSError):  # Damaged, say by a disk that was full: made again.
@@ -146,7 +145,7 @@ def _library(folder: Path, name: str, code: str, macros: dict[str, int | str], f
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         source, made = Path(scratch, f"{name}.c"), Path(scratch, kept.name)
         source.write_text(code)
-        done = _run([*command, str(source), "-o", str(made)])
+        done = _run([*command, f"-I{HEADER.parent}", str(source), "-o", str(made)])
         if done.returncode:
             raise RuntimeError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
         with open(made, "rb") as file:

@@ -1,37 +1,16 @@
 /* The recurrence, token by token, with the state of one head in registers: the CPU form for small states.
  *
- * Compiled for each set of sizes. Macros:
- *   REAL   float or double; INDEX an integer of that size
- *   K, V   key and value dim
- *   LANES  numbers in a vector; divides V
+ * Compiled for each set of sizes. Macros, beside those of vectors.h:
+ *   K, V   key and value dim; LANES divides V
  *   GATE   0 none, 1 one decay per token and head, 2 one per channel
  *   ERASE  0 none, 1 delta rule, 2 low rank
  *   SPAN   tokens between two states that the forward pass saves for the backward pass
  *
- * Columns of a state do not see each other: column i depends on number i of every value, and on the keys. So a state is worked on LANES
- * columns at a time, K vectors in all, through all tokens (forward) or the tokens of a span (backward). Gradients of
- * what the columns share (q, k, the gate, the erase) are summed over these blocks of columns.
+ * Columns of a state do not see each other: column i depends on number i of every value, and on the keys. So a state is
+ * worked on LANES columns at a time, K vectors in all, through all tokens (forward) or the tokens of a span (backward).
+ * Gradients of what the columns share (q, k, the gate, the erase) are summed over these blocks of columns.
  */
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-typedef REAL real;
-/* Aligned as a number, not as a vector: tensors may start anywhere. */
-typedef real vec __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
-typedef INDEX lanes __attribute__((vector_size(LANES * sizeof(real))));
-
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 64")
-#endif
-#define EACH(i, n) UNROLL for (int i = 0; i < (n); i++)
-
-typedef struct {
-    real *data;
-    int64_t batch, token, head;
-} strided;
+#include "vectors.h"
 
 /* Mirrored by Job in native.py. */
 typedef struct {
@@ -59,8 +38,6 @@ static inline real *saved_of(const place *p, int64_t span) {
     return p->j->saved + (p->item * spans + span) * K * V + p->block;
 }
 
-static inline vec load(const real *x) { return *(const vec *)x; }
-static inline void store(real *x, vec y) { *(vec *)x = y; }
 static inline void load_state(vec *S, const real *x) { EACH(i, K) S[i] = load(x + i * V); }
 static inline void store_state(real *x, const vec *S) { EACH(i, K) store(x + i * V, S[i]); }
 
@@ -71,28 +48,14 @@ static inline vec combine(const real *x, const vec *S) {
     return (part[0] + part[1]) + (part[2] + part[3]);
 }
 
-static inline real sum(vec x) {
-    real total = 0;
-    EACH(i, LANES) total += x[i];
-    return total;
-}
-
 /* Blocks of columns add up; the first one starts the sum. */
 static inline void collect(real *out, real x, const place *p) { *out = p->block ? *out + x : x; }
 
-#ifdef __clang__
-static inline void collect_rows(real *out, const vec *rows, const place *p) {
-    EACH(i, K) collect(out + i, sum(rows[i]), p);
-}
-#else
 /* Halves the number of vectors: each becomes the sums of neighbouring groups of `width` lanes of two. */
-static inline void fold(vec *x, int width) {
+INLINE void fold(vec *x, int width) {
     if (width >= LANES) return;
-    lanes low, high;
-    EACH(l, LANES) low[l] = l & width ? LANES + l - width : l;
-    high = low + width;
     EACH(i, LANES / (2 * width))
-        x[i] = __builtin_shuffle(x[2 * i], x[2 * i + 1], low) + __builtin_shuffle(x[2 * i], x[2 * i + 1], high);
+        x[i] = interleave(x[2 * i], x[2 * i + 1], width, 0) + interleave(x[2 * i], x[2 * i + 1], width, 1);
 }
 
 /* The sum of each of K rows, LANES rows at a time: folded together they cost a third of one after the other, which is
@@ -110,8 +73,6 @@ static inline void collect_rows(real *out, const vec *rows, const place *p) {
         }
     }
 }
-#endif
-
 static inline void scale(vec *S, const real *decay) {
 #if GATE == 1
     EACH(i, K) S[i] *= *decay;

@@ -4,10 +4,8 @@
  * other, so that this matrix stays in the second-level cache, and what a chunk does to it are products that run near the
  * core's peak. Everything else happens between them, while its numbers are in the first-level cache.
  *
- * Compiled for each set of sizes. Macros:
- *   REAL   float or double; INDEX an integer of that size
+ * Compiled for each set of sizes. Macros, beside those of vectors.h:
  *   K, V   key and value dim; multiples of PANEL
- *   LANES  numbers in a vector
  *   ROWS   rows of a product that are worked on together
  *   CHUNK  tokens in a chunk, a multiple of PANEL
  *
@@ -15,29 +13,10 @@
  * of a product a b is read number by number, so it may lie any way; b is read, and the product written, PANEL columns of
  * a row at a time, so they may be rows of a tensor or a panel.
  */
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-typedef REAL real;
-/* Aligned as a number, not as a vector: tensors may start anywhere. */
-typedef real vec __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
-typedef INDEX lanes __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
+#include "vectors.h"
 
 #define PANEL (2 * LANES)
 #define TOKEN_PANELS (CHUNK / PANEL)
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 64")
-#endif
-#define EACH(i, n) UNROLL for (int i = 0; i < (n); i++)
-#define INLINE static inline __attribute__((always_inline))
-
-typedef struct {
-    real *data;
-    int64_t batch, token, head;
-} strided;
 
 /* Mirrored by Job in native_shared.py. Numbers of a gate: [chunks, B or 1, heads, CHUNK]; `gates` strides its B. */
 typedef struct {
@@ -58,16 +37,7 @@ typedef struct {
     int rows;                                /* tokens */
 } place;
 
-INLINE vec load(const real *x) { return *(const vec *)x; }
-INLINE void store(real *x, vec y) { *(vec *)x = y; }
-INLINE vec all(real x) { return x - (vec){0}; }
 INLINE int smaller(int x, int y) { return x < y ? x : y; }
-
-INLINE real sum(vec x) {
-    real total = 0;
-    EACH(i, LANES) total += x[i];
-    return total;
-}
 
 /* e^x for x <= 0: 2^n times the Taylor series at 0 of what is left, at most ln 2 / 2 in size. */
 #define WIDE (sizeof(real) == 8)
@@ -178,25 +148,22 @@ static __attribute__((noinline)) void upper_product(int rows, int count, const r
 
 /* ---- layouts ----------------------------------------------------------------------------------------------------- */
 
+/* Swaps groups of `width` numbers across the diagonals of blocks of twice that size. */
+INLINE void turn_groups(vec *x, int width) {
+    if (width >= LANES) return;
+    EACH(i, LANES) if (!(i & width)) {
+        vec a = x[i], b = x[i | width];
+        x[i] = interleave(a, b, width, 0);
+        x[i | width] = interleave(a, b, width, 1);
+    }
+}
+
 /* LANES x LANES numbers turned; rows of `from` beyond `there` are zeros, rows of `to` beyond `wanted` are not written. */
 INLINE void turn(const real *from, int64_t row, int there, real *to, int64_t to_row, int wanted) {
     vec x[LANES];
     EACH(i, LANES) x[i] = i < there ? load(from + i * row) : (vec){0};
-#ifdef __clang__
-    EACH(i, LANES) if (i < wanted) EACH(l, LANES) to[i * to_row + l] = x[l][i];
-#else
-    _Pragma("GCC unroll 8") for (int width = 1; width < LANES; width *= 2) {
-        lanes low, high;
-        EACH(l, LANES) low[l] = l & width ? LANES + l - width : l;
-        high = low + width;
-        EACH(i, LANES) if (!(i & width)) {
-            vec a = x[i], b = x[i | width];
-            x[i] = __builtin_shuffle(a, b, low);
-            x[i | width] = __builtin_shuffle(a, b, high);
-        }
-    }
+    turn_groups(x, 1), turn_groups(x, 2), turn_groups(x, 4), turn_groups(x, 8); /* Each shuffle with a constant. */
     EACH(i, LANES) if (i < wanted) store(to + i * to_row, x[i]);
-#endif
 }
 
 /* Tokens [rows, width] to panels of tokens [TOKEN_PANELS, all, PANEL]. */

@@ -143,6 +143,7 @@ SOURCES += [(native_shared.SOURCE, BLOCKS)]
 def test_the_sources_compile_without_a_warning(source, macros, tmp_path):
     command = ["cc", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-psabi"]
     command += [f"-D{name}={value}" for name, value in (native.C_TYPES[torch.float32] | macros).items()]
+    command.append(f"-I{native.HEADER.parent}")
     done = subprocess.run([*command, "-c", str(source), "-o", str(tmp_path / "a.o")], capture_output=True, text=True)
     assert not done.returncode, done.stderr
 
