@@ -1,12 +1,12 @@
 /* Decayed linear attention whose heads share one q and one k (Mamba-2), in chunks: the CPU form of `shared.py`.
  *
- * The states of all heads of a stream, side by side, are one matrix [K, N], N = heads * V. A stream's chunks follow each
- * other, so that this matrix stays in the second-level cache, and what a chunk does to it are products that run near the
+ * The states of all heads of a stream, side by side, are one matrix [K, N], N = heads * V. The chunks of a stream follow
+ * each other, so this matrix stays in the second-level cache, and what a chunk does to it are products that run near the
  * core's peak. Everything else happens between them, while its numbers are in the first-level cache.
  *
  * Compiled for each set of sizes. Macros, beside those of vectors.h:
  *   K, V   key and value dim; multiples of PANEL
- *   ROWS   rows of a product that are worked on together
+ *   ROWS   rows of a product that are worked on together; PANEL is a multiple
  *   CHUNK  tokens in a chunk, a multiple of PANEL
  *
  * A matrix is kept by rows, or in panels: PANEL columns at a time, all rows of one panel before the next. The factor a
@@ -17,6 +17,8 @@
 
 #define PANEL (2 * LANES)
 #define TOKEN_PANELS (CHUNK / PANEL)
+/* One copy each: wherever they are used, they would take a kilobyte. */
+#define PRODUCT static __attribute__((noinline)) void
 
 /* Mirrored by Job in native_shared.py. Numbers of a gate: [chunks, B or 1, heads, CHUNK]; `gates` strides its B. */
 typedef struct {
@@ -44,7 +46,8 @@ INLINE int smaller(int x, int y) { return x < y ? x : y; }
 #define TERMS (WIDE ? 14 : 8) /* As many as reach the precision. */
 INLINE vec exponential(vec x) {
     const real least = WIDE ? -708 : -87; /* About the smallest normal number's. */
-    const real high = WIDE ? 0x1.62e42feep-1 : 0x1.62e4p-1, low = WIDE ? 0x1.a39ef35793c76p-33 : 0x1.7f7d1cp-20; /* ln 2 */
+    const real high = WIDE ? 0x1.62e42feep-1 : 0x1.62e4p-1; /* The two parts of ln 2. */
+    const real low = WIDE ? 0x1.a39ef35793c76p-33 : 0x1.7f7d1cp-20;
     lanes gone = x < least;
     x = (vec)((lanes)x & ~gone);
     lanes n = __builtin_convertvector(x * (real)1.44269504088896340736 - (real).5, lanes); /* To the nearest. */
@@ -70,6 +73,7 @@ typedef struct {
     real *data;
     int64_t row, panel;                      /* strides */
 } panels;
+#define NONE ((panels){0, 0, 0})
 
 INLINE real *of(panels x, int64_t row, int64_t panel) { return x.data + row * x.row + panel * x.panel; }
 
@@ -115,34 +119,32 @@ INLINE void panel_product(int mask, int rows, int depth, factor a, panels b, pan
 }
 
 /* c = base + a b for c [rows, count panels]. */
-static __attribute__((noinline)) void product(int rows, int count, int depth, factor a, panels b, panels c, panels base,
-                                              const real *scale) {
+PRODUCT product(int rows, int count, int depth, factor a, panels b, panels c, panels base, const real *scale) {
     for (int p = 0; p < count; p++) panel_product(FULL, rows, depth, a, b, c, base, scale, p);
 }
 
 /* The same for an `a` whose rows lie side by side, as in a^T b. */
-static __attribute__((noinline)) void turned_product(int rows, int count, int depth, const real *a, int64_t column,
-                                                     panels b, panels c, panels base, const real *scale) {
-    for (int p = 0; p < count; p++)
-        panel_product(FULL, rows, depth, (factor){a, 1, column, 0, 0}, b, c, base, scale, p);
+PRODUCT turned_product(int rows, int count, int depth, const real *a, int64_t column, panels b, panels c, panels base,
+                       const real *scale) {
+    factor left = {a, 1, column, 0, 0};
+    for (int p = 0; p < count; p++) panel_product(FULL, rows, depth, left, b, c, base, scale, p);
 }
 
 /* c = a b, and only what is on the diagonal or below, or little more: c [rows, rows] is a chunk's pairs. */
-static __attribute__((noinline)) void pair_product(int rows, int depth, factor a, panels b, real *c) {
+PRODUCT pair_product(int rows, int depth, factor a, panels b, real *c) {
     for (int p = 0; p * PANEL < rows; p++) {
-        int skipped = p * PANEL / ROWS * ROWS;
-        factor below = {a.data + skipped * a.row, a.row, a.column, 0, 0};
-        panel_product(FULL, rows - skipped, depth, below, b, (panels){c + skipped * CHUNK, CHUNK, PANEL},
-                      (panels){0}, 0, p);
+        int above = p * PANEL; /* Rows that see nothing of this panel. */
+        factor left = {a.data + above * a.row, a.row, a.column, 0, 0};
+        panel_product(FULL, rows - above, depth, left, b, (panels){c + above * CHUNK, CHUNK, PANEL}, NONE, 0, p);
     }
 }
 
 /* c += a b with a chunk's pairs as a, zero above the diagonal; or a^T b. c and b [rows, V] or [rows, K]. */
-static __attribute__((noinline)) void lower_product(int rows, int count, const real *a, panels b, panels c) {
+PRODUCT lower_product(int rows, int count, const real *a, panels b, panels c) {
     for (int p = 0; p < count; p++) panel_product(LOWER, rows, rows, (factor){a, CHUNK, 1, 0, 0}, b, c, c, 0, p);
 }
 
-static __attribute__((noinline)) void upper_product(int rows, int count, const real *a, panels b, panels c) {
+PRODUCT upper_product(int rows, int count, const real *a, panels b, panels c) {
     for (int p = 0; p < count; p++) panel_product(UPPER, rows, rows, (factor){a, 1, CHUNK, 0, 0}, b, c, c, 0, p);
 }
 
@@ -158,7 +160,7 @@ INLINE void turn_groups(vec *x, int width) {
     }
 }
 
-/* LANES x LANES numbers turned; rows of `from` beyond `there` are zeros, rows of `to` beyond `wanted` are not written. */
+/* LANES x LANES numbers turned. Rows of `from` beyond `there` are zeros, those of `to` beyond `wanted` are not written. */
 INLINE void turn(const real *from, int64_t row, int there, real *to, int64_t to_row, int wanted) {
     vec x[LANES];
     EACH(i, LANES) x[i] = i < there ? load(from + i * row) : (vec){0};
@@ -292,9 +294,8 @@ static void forward_chunk(const place *p, const scratch *s, real *entering, real
     int rows = p->rows, count = p->width / PANEL;
     real *q = at(j->q, p, 0), *k = at(j->k, p, 0), *o = at(j->o, p, 0);
     factor left = {q, j->q.token, 1, 0, 0};
-    panels none = {0};
 
-    product(rows, count, K, left, by_panel(entering, K), by_row(o, j->o.token), none, 0);
+    product(rows, count, K, left, by_panel(entering, K), by_row(o, j->o.token), NONE, 0);
     turn_tokens(k, j->k.token, rows, K, s->turned, K);
     pair_product(rows, K, left, by_panel(s->turned, K), products);
     for (int64_t h = 0; h < j->heads; h++) {
@@ -323,7 +324,7 @@ static void gate_gradients(const place *p, const scratch *s, int64_t h, int64_t 
             writes += load(v + i * j->v.token + x) * load(dv + i * j->dv.token + x);
         }
         real *pairs = s->pairs + i * CHUNK, own = pairs[i];
-        pairs[i] = 0; /* A token with itself cancels, and under a strong decay its rounding would be all that is left. */
+        pairs[i] = 0; /* A token with itself cancels; under a strong decay its rounding would be all that is left. */
         for (int from = 0; from < i; from += LANES) {
             vec both = load(pairs + from) * load(s->grads + i * CHUNK + from);
             reads += both;
@@ -353,7 +354,7 @@ static void through_gradients(const place *p, const real *entering, const real *
 static void state_product(const place *p, const scratch *s, const real *state, real *to, int64_t token) {
     factor left = {state, PANEL, 1, PANEL, (K - 1) * PANEL};
     product(K, (p->rows + PANEL - 1) / PANEL, p->width, left, by_panel(s->turned, p->width), by_panel(s->result, K),
-            (panels){0}, 0);
+            NONE, 0);
     turn_back(s->result, p->rows, K, to, token);
 }
 
@@ -364,7 +365,8 @@ static void backward_chunk(const place *p, const scratch *s, real *entering, con
     real *q = at(j->q, p, 0), *k = at(j->k, p, 0);
     real *dq = at(j->dq, p, 0), *dk = at(j->dk, p, 0), *dv = at(j->dv, p, 0), *grad = s->state;
 
-    product(rows, count, K, (factor){k, j->k.token, 1, 0, 0}, by_panel(grad, K), by_row(dv, j->dv.token), (panels){0}, 0);
+    factor left = {k, j->k.token, 1, 0, 0};
+    product(rows, count, K, left, by_panel(grad, K), by_row(dv, j->dv.token), NONE, 0);
     turn_values(p, j->v, 0, s->turned);
     memset(s->total, 0, CHUNK * CHUNK * sizeof(real));
     for (int64_t h = 0; h < j->heads; h++) {
