@@ -34,7 +34,7 @@ def explain(
         device: where its tensors are.
         gate: of the recurrence: `"none"`, `"constant"`, `"head"` or `"channel"`.
         erase: of the recurrence: `"none"`, `"delta"` or `"low rank"`.
-        shared_heads: whether the recurrence has one head of q and k for all.
+        shared_heads: whether the recurrence has one head of q and k for several of v.
         key_dim: K, of the recurrence.
         value_dim: V, likewise.
 

@@ -1,7 +1,7 @@
 """Operators in C for a CPU: compiled by the machine's own compiler when first needed, and kept.
 
-Where a matrix state is so small that it fits in registers, a loop over tokens in C does in one pass what tensor
-operations do in dozens, each through memory. Such a loop is a C file beside its operator. Sizes are compile-time
+What takes tensor operations dozens of passes through memory, C can do in one, on numbers that stay in registers and
+caches. Such a form is a C file beside its operator; vectors.h is what they share. Sizes are compile-time
 constants, so a shape that was never seen costs a compilation (a second; three for the largest), once per machine: the
 library is kept in the user's cache folder under a name that changes with everything that went into it.
 
@@ -23,6 +23,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -56,14 +57,31 @@ class Strided(ctypes.Structure):
     )
 
 
-def strided(x: Tensor | None) -> Strided:
-    """The tensor must outlive what is returned."""
-    return Strided() if x is None else Strided(x.data_ptr(), *x.stride()[:3])
+def call(
+    function: Callable,
+    job: ctypes.Structure,
+    streams: dict[str, Tensor | None],
+    arrays: dict[str, Tensor | None],
+    items: int,
+    least: int = 1,
+) -> None:
+    """Call a C function `int f(job, start, stop)` on all items of a job.
 
-
-def rows(x: Tensor | None) -> Tensor | None:
-    """With channels next to each other in memory, for `strided`; anything else about the strides is fine."""
-    return x if x is None or x.ndim == 3 or x.stride(-1) == 1 else x.contiguous()
+    Args:
+        function: of a library.
+        job: its first argument; its members for tensors are filled in here.
+        streams: tensors of any strides by the names of their members, which are `Strided`.
+        arrays: contiguous tensors by the names of theirs, which are pointers.
+        items, least: as in `spread`.
+    """
+    # Channels have to lie next to each other. Copies live until the call is over.
+    rows = {name: x if x is None or x.ndim == 3 or x.stride(-1) == 1 else x.contiguous() for name, x in streams.items()}
+    for name, x in rows.items():
+        setattr(job, name, Strided() if x is None else Strided(x.data_ptr(), *x.stride()[:3]))
+    for name, x in arrays.items():
+        setattr(job, name, None if x is None else x.data_ptr())
+    function.argtypes = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+    spread(partial(function, ctypes.addressof(job)), items, least)
 
 
 def register_bytes() -> int:

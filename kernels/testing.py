@@ -49,7 +49,7 @@ CASES = {
     "low rank": Case("none", "low rank", key_dim=8),
     "head low rank": Case("head", "low rank", value_dim=32),
     "shared": Case("none", "none", key_dim=64, value_dim=32, shared_heads=True),
-    "shared constant": Case("constant", "none", key_dim=32, value_dim=64, shared_heads=True),
+    "shared constant": Case("constant", "none", key_dim=64, value_dim=64, shared_heads=True),
     "shared channel": Case("channel", "none", key_dim=8, shared_heads=True),
     "shared delta": Case("head", "delta", shared_heads=True),
 }

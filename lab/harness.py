@@ -11,8 +11,8 @@ import copy
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -216,42 +216,57 @@ def interview(
         return Asked(path, [answers.records[key] for key in wanted], kept)
 
 
-def arriving(system: MemorySystem, state: Any, queries: Sequence[Query]) -> Iterator[list[tuple[int, Reply]]]:
+def arriving(
+    system: MemorySystem, state: Any, queries: Sequence[Query], enough: Callable[[], bool] = lambda: False
+) -> Iterator[list[tuple[int, Reply]]]:
     """Replies of a system to questions about one state, each with the number of its question, as they come.
 
     What comes together, from a batch, is one group. With several reads at once the next question is put when a reply
     was taken, so no more than `system.concurrency` questions are asked whose replies are not yet kept.
+
+    Args:
+        system: it is asked one question after the other, all in its own way, or several at once.
+        state: what it has seen.
+        queries: the questions.
+        enough: asked before a question is put; true ends it. Replies under way still come.
     """
+    if system.concurrency > 1 and not system.stateful_reads:
+        yield from _several_at_once(system, state, queries, enough)
+        return
     if system.stateful_reads:
-        for number, query in enumerate(queries):
-            yield [(number, system.read(copy.deepcopy(state), query))]
-    elif system.concurrency > 1:
-        yield from _several_at_once(system, state, queries)
+        replies: Iterable[Reply] = (system.read(copy.deepcopy(state), query) for query in queries)
     else:
         replies = system.read_many(state, queries)
-        numbered = zip(range(len(queries)), replies, strict=False)
-        yield from [list(numbered)] if isinstance(replies, list) else ([pair] for pair in numbered)
+    numbered = enumerate(replies)
+    if isinstance(replies, list):
+        yield list(numbered)
+    while not enough() and (pair := next(numbered, None)):
+        yield [pair]
 
 
-def _several_at_once(system: MemorySystem, state: Any, queries: Sequence[Query]) -> Iterator[list[tuple[int, Reply]]]:
-    """`arriving` with threads. When a read raises, no more are started, and those under way are still handed out."""
-    waiting, failure = iter(enumerate(queries)), None
+def _several_at_once(
+    system: MemorySystem, state: Any, queries: Sequence[Query], enough: Callable[[], bool]
+) -> Iterator[list[tuple[int, Reply]]]:
+    """`arriving` with threads. After an exception (of a read, or Ctrl-C) no question is put, but replies still come."""
+    waiting, running, failure = iter(enumerate(queries)), {}, None
     with ThreadPoolExecutor(system.concurrency) as pool:
-
-        def start(count: int) -> dict[Future[Reply], int]:
-            chosen = itertools.islice(waiting, count)
-            return {pool.submit(system.read, state, query): number for number, query in chosen}
-
-        running = start(system.concurrency)
-        while running:
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
+        while True:
+            if failure is None and not enough():
+                for number, query in itertools.islice(waiting, system.concurrency - len(running)):
+                    running[pool.submit(system.read, state, query)] = number
+            if not running:
+                break
+            try:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+            except KeyboardInterrupt as interrupt:
+                if isinstance(failure, KeyboardInterrupt):
+                    raise
+                failure, done = interrupt, set()
             for future in done:
                 number, error = running.pop(future), future.exception()
+                failure = failure or error
                 if error is None:
                     yield [(number, future.result())]
-                failure = failure or error
-                if failure is None:
-                    running |= start(1)
     if failure is not None:
         raise failure
 
@@ -289,28 +304,29 @@ class _Interviewer:
         system = self.system
         queries = [query_for(query, modality_for(system, cell), arm) for query, arm in asked]
         answered = 0
-        for group in arriving(system, state, queries):
+        for group in arriving(system, state, queries, lambda: self._gone):
+            answered += len(group)
+            if answered > len(asked):
+                raise MemoryFailure(f"{system.name} gave more than {len(asked)} replies to {len(asked)} questions")
             told = [(*asked[number], reply) for number, reply in group]
             self.answers.add(*(self._question(cell, stream, q, a) | self._answer(cell, r) for q, a, r in told))
-            answered += len(group)
             for _, reply in group:
-                self._count_failures(reply)
+                self.failed = [] if reply.error is None else [*self.failed, reply.error]
+        if self._gone:
+            kept = sum(r["error"] is None for r in self.answers.records.values())
+            raise MemoryFailure(
+                f"{len(self.failed)} questions in a row got no answer; the last error: {self.failed[-1]}. {kept} "
+                f"answers are kept in {self.answers.path}; the same command asks only the rest"
+            )
         if answered < len(asked):
             raise MemoryFailure(
                 f"{system.name} gave {len(asked) - answered} replies too few for {len(asked)} questions"
             )
 
-    def _count_failures(self, reply: Reply) -> None:
-        if reply.error is None:
-            self.failed.clear()
-            return
-        self.failed.append(reply.error)
-        if self.patience is not None and len(self.failed) >= self.patience:
-            answered = sum(r["error"] is None for r in self.answers.records.values())
-            raise MemoryFailure(
-                f"{len(self.failed)} questions in a row got no answer; the last error: {reply.error}. {answered} "
-                f"answers are kept in {self.answers.path}; the same command asks only the rest"
-            )
+    @property
+    def _gone(self) -> bool:
+        """Whether so many questions in a row got no answer that nobody seems to be there."""
+        return self.patience is not None and len(self.failed) >= self.patience
 
     def _question(self, cell: Cell, stream: StreamRecord, query: QueryRecord, arm: Arm | None) -> dict[str, Any]:
         """The columns that say what was asked."""

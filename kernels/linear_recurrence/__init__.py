@@ -169,10 +169,8 @@ def explain_recurrence(
 
 
 def _form(kernel: str, rule: Rule, chunk: int | None) -> Callable:
-    algorithm = chunked.algorithm(rule.erasure, rule.shared_heads, rule.gate)
-    if algorithm == "shared" and rule.q is None:
-        algorithm = "linear"  # Sharing saves reads, and nobody reads: one product gives the state.
-    unable, slow = _against_native(rule.v.device.type, algorithm, rule.k.shape[-1], rule.v.shape[-1])
+    sizes = rule.k.shape[-1], rule.v.shape[-1]
+    unable, slow = _against_native(rule.v.device.type, chunked.algorithm_of(rule), *sizes)
     if chunk is not None:
         if chunk < 1:
             raise ValueError(f"chunk={chunk} must be at least 1")

@@ -45,6 +45,11 @@ def algorithm(erase: str, shared_heads: bool = False, gate: str = "head") -> str
     return "shared" if shared_heads and gate != "channel" else "linear"
 
 
+def algorithm_of(rule: Rule) -> str:
+    """The same for a rule. Sharing saves reads: without any it is no algorithm of its own."""
+    return algorithm(rule.erasure, rule.shared_heads and rule.q is not None, rule.gate)
+
+
 def recurrence(rule: Rule, chunk: int | None = None) -> tuple[Tensor | None, Tensor]:
     """`(o [B, L, H, V], state [B, H, K, V])`, unscaled; no output if the rule has no q.
 
@@ -53,9 +58,9 @@ def recurrence(rule: Rule, chunk: int | None = None) -> tuple[Tensor | None, Ten
         chunk: tokens per chunk; none takes the default. A factorised decay may make it smaller.
     """
     heads = rule.v.shape[2]
-    name = algorithm(rule.erasure, rule.shared_heads, rule.gate)
+    name = algorithm_of(rule)
     gate = summable(rule)
-    if name in ("linear", "shared") and rule.q is None:
+    if name == "linear" and rule.q is None:
         return None, _final_state(rule.k, rule.v, gate, rule.state)
     size = min(chunk or CHUNKS[name], rule.v.shape[1])
     if factorised(rule.log_decay, rule.erase):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -57,23 +56,23 @@ def unable(device: str) -> str | None:
     return "it runs on a CPU only" if device != "cpu" else native.missing()
 
 
+def tokens_at_once(algorithm: str, key_dim: int, value_dim: int, dtype: torch.dtype = torch.float32) -> int:
+    """Tokens that are worked on together; `algorithm` is a name from `chunked.algorithm`."""
+    return native_shared.CHUNK if algorithm == "shared" and not native_shared.unfit(key_dim, value_dim, dtype) else 1
+
+
 def slow(algorithm: str, key_dim: int, value_dim: int) -> str | None:
-    """Why another form is faster, in words; None if this one is. `algorithm`: see `chunked.algorithm`."""
-    if key_dim * value_dim <= MAX_STATE or (algorithm == "shared" and native_shared.fits(key_dim, value_dim)):
+    """Why another form is faster, in words; None if this one is. Arguments as in `tokens_at_once`."""
+    if key_dim * value_dim <= MAX_STATE or tokens_at_once(algorithm, key_dim, value_dim) > 1:
         return None
-    return f"a head's state of {key_dim} x {value_dim} is too large to stay in the core"
-
-
-def tokens_at_once(algorithm: str, key_dim: int, value_dim: int) -> int:
-    """Tokens that are worked on together in float32."""
-    return native_shared.CHUNK if algorithm == "shared" and native_shared.fits(key_dim, value_dim) else 1
+    reason = f"a head's state of {key_dim} x {value_dim} is too large to stay in the core"
+    return reason if algorithm != "shared" else f"{reason}, and {native_shared.unfit(key_dim, value_dim)}"
 
 
 def recurrence(rule: Rule) -> tuple[Tensor | None, Tensor]:
     """`(o [B, L, H, V], state [B, H, K, V])`, unscaled; no output if the rule has no q."""
     heads, (key_dim, value_dim) = rule.v.shape[2], rule.state.shape[2:]
-    shared = chunked.algorithm(rule.erasure, rule.shared_heads, rule.gate) == "shared"
-    if shared and rule.q is not None and native_shared.fits(key_dim, value_dim, rule.v.dtype):
+    if tokens_at_once(chunked.algorithm_of(rule), key_dim, value_dim, rule.v.dtype) > 1:
         return native_shared.recurrence(rule.q, rule.k, rule.v, chunked.summable(rule), rule.state)
     q, k = (None if x is None else x.expand(-1, -1, heads, -1) for x in (rule.q, rule.k))
     decay = None if rule.log_decay is None else rule.log_decay.exp()
@@ -176,13 +175,5 @@ def _run(name: str, erasure: str, streams: dict[str, Tensor | None], states: dic
         ERASE=ERASURES[erasure],
         SPAN=SPAN,
     )
-    job = Job(heads=heads, length=length)
-    streams = {member: native.rows(x) for member, x in streams.items()}  # Kept until the call is over.
-    for member, x in streams.items():
-        setattr(job, member, native.strided(x))
-    for member, x in states.items():
-        setattr(job, member, None if x is None else x.data_ptr())
-    function = getattr(library, name)
-    function.argtypes = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
     least = -(-THREAD_NUMBERS // (length * key_dim * value_dim))
-    native.spread(partial(function, ctypes.addressof(job)), batch * heads, least)
+    native.call(getattr(library, name), Job(heads=heads, length=length), streams, states, batch * heads, least)

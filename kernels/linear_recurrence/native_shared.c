@@ -206,7 +206,8 @@ INLINE const real *gate(const real *x, const place *p, int64_t h) {
     return x + ((p->n * j->gates + (j->gates > 1 ? p->b : 0)) * j->heads + h) * CHUNK;
 }
 
-/* How much of token j is left when token i reads it: [rows, CHUNK], zero above the diagonal. */
+/* How much of token j is left when token i reads it: [rows, CHUNK], zero above the diagonal. `sum` and `rest` together are
+ * the log decays up to a token, more exactly than one number can say it. */
 static void weigh(const place *p, int64_t h, real *weights) {
     const job *j = p->j;
     lanes number;
@@ -260,7 +261,8 @@ static void turn_values(const place *p, strided x, const real *by, real *to) {
     }
 }
 
-/* What is left of each vector of columns after the chunk; null without a gate. */
+/* What is left of each vector of columns after the chunk: what its last token reads, since tokens that are missing have
+ * no decay. Null without a gate. */
 static const real *left_over(const place *p, real *scale) {
     if (!p->j->start) return 0;
     for (int64_t x = 0; x < p->width / LANES; x++) scale[x] = gate(p->j->start, p, x * LANES / V)[CHUNK - 1];
@@ -270,19 +272,22 @@ static const real *left_over(const place *p, real *scale) {
 typedef struct {
     real *state, *turned, *result, *scaled, *products, *weights, *pairs, *grads, *total, *scale;
 } scratch;
-#define SCRATCH 10
 
-/* One allocation, which starts at *s. */
+/* One allocation, which starts at s->state. */
 static int make_scratch(scratch *s, int64_t width) {
-    int64_t pairs = CHUNK * CHUNK, widest = width > K ? width : K;
-    int64_t sizes[] = {K * width, CHUNK * widest, CHUNK * K, CHUNK * width, pairs, pairs, pairs, pairs, pairs, width};
-    real **places[] = {&s->state,   &s->turned, &s->result, &s->scaled, &s->products,
-                       &s->weights, &s->pairs,  &s->grads,  &s->total,  &s->scale};
+    const int64_t pairs = CHUNK * CHUNK;
+    struct {
+        real **place;
+        int64_t size;
+    } parts[] = {{&s->state, K * width}, {&s->turned, CHUNK * (width > K ? width : K)},
+                 {&s->result, CHUNK * K}, {&s->scaled, CHUNK * width}, {&s->products, pairs}, {&s->weights, pairs},
+                 {&s->pairs, pairs}, {&s->grads, pairs}, {&s->total, pairs}, {&s->scale, width}};
+    const int count = sizeof parts / sizeof *parts;
     int64_t total = 0;
-    EACH(i, SCRATCH) total += sizes[i] = (sizes[i] + 15) / 16 * 16;
+    for (int i = 0; i < count; i++) total += parts[i].size = (parts[i].size + 15) / 16 * 16;
     real *memory = aligned_alloc(64, total * sizeof(real));
     if (!memory) return 1;
-    EACH(i, SCRATCH) *places[i] = memory, memory += sizes[i];
+    for (int i = 0; i < count; memory += parts[i++].size) *parts[i].place = memory;
     return 0;
 }
 
@@ -301,6 +306,7 @@ static void forward_chunk(const place *p, const scratch *s, real *entering, real
     for (int64_t h = 0; h < j->heads; h++) {
         const real *v = at(j->v, p, h);
         if (j->start) scale_values(p, o + h * V, j->o.token, j->start, h, o, j->o.token, PANEL);
+        /* Kept as it is now, before the chunk's own tokens come in. */
         if (j->read.data) scale_values(p, o + h * V, j->o.token, 0, h, at(j->read, p, 0), j->read.token, PANEL);
         weigh(p, h, s->weights);
         weighed(rows, products, s->weights, s->pairs, 0);

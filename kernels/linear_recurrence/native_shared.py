@@ -8,7 +8,6 @@ happen while their numbers are in the first-level cache, and products with a tri
 from __future__ import annotations
 
 import ctypes
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 from kernels import native
 from kernels.first_order import differentiable_once
 from kernels.linear_recurrence.frame import gate_gradient, sums
-from kernels.linear_recurrence.tiles import Tile, Tiling
+from kernels.linear_recurrence.tiles import Tiling
 
 CHUNK = 64
 """Tokens in a chunk: the work inside it is a tenth of the work on a state of 256 x 64."""
@@ -25,6 +24,10 @@ CHUNK = 64
 ROWS = {64: 8, 32: 4}
 """Rows of a product taken together, by bytes in a vector register: with two vectors each they fill half of the 32 or 16
 that there are. CPUs with shorter registers were not measured, and some have faster units for matrix products."""
+
+MIN_KEY_DIM = 64
+"""Below it, token by token needs half the time forward and no more with the backward pass
+(`python -m benchmarks.kernels --states`): its state stays in registers."""
 
 SOURCE = Path(__file__).with_suffix(".c")
 STREAMS = ("q", "k", "v", "o", "read", "dq", "dk", "dv", "dout")
@@ -42,10 +45,14 @@ class Job(ctypes.Structure):
     )
 
 
-def fits(key_dim: int, value_dim: int, dtype: torch.dtype = torch.float32) -> bool:
-    """Whether this CPU is one of those in `ROWS`, and states of this size can be cut into panels of two vectors."""
+def unfit(key_dim: int, value_dim: int, dtype: torch.dtype = torch.float32) -> str | None:
+    """Why states of this size are not for this form, in words; None if they are."""
+    if native.register_bytes() not in ROWS:
+        return "this CPU has neither AVX2 nor AVX-512"
+    if key_dim < MIN_KEY_DIM:
+        return f"token by token is faster with fewer than {MIN_KEY_DIM} channels of q"
     panel = 2 * native.register_bytes() // dtype.itemsize
-    return native.register_bytes() in ROWS and key_dim % panel == 0 and value_dim % panel == 0
+    return f"its sizes are not multiples of {panel}" if key_dim % panel or value_dim % panel else None
 
 
 def recurrence(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,8 +67,10 @@ class _Shared(torch.autograd.Function):
     @staticmethod
     def forward(ctx, training, learning, q, k, v, log_decay, state):
         ctx.tiling = Tiling(*v.shape[:2], CHUNK, 1, v.device)
-        decays = None if log_decay is None else sums(ctx.tiling.natural(log_decay, _everything(ctx.tiling)))
-        gate = () if decays is None else decays[:4]
+        gate = ()
+        if log_decay is not None:
+            decays = sums(ctx.tiling.natural(log_decay, ctx.tiling.everything))
+            gate = decays.c, decays.rest, decays.start, decays.end
         o, last, read, products, saved = torch.ops.ecclab.shared(training, learning, q, k, v, gate, state)
         ctx.gates = len(gate)
         ctx.save_for_backward(q, k, v, log_decay, read, products, *gate, *saved)
@@ -79,12 +88,8 @@ class _Shared(torch.autograd.Function):
         gradient = None
         if learning:
             gradient = torch.zeros_like(log_decay)
-            ctx.tiling.add(gradient, _everything(ctx.tiling), gate_gradient(*through))
+            ctx.tiling.add(gradient, ctx.tiling.everything, gate_gradient(*through))
         return None, None, dq, dk, dv, gradient, dfirst
-
-
-def _everything(tiling: Tiling) -> Tile:
-    return Tile(slice(None), slice(0, tiling.count))
 
 
 @torch.library.custom_op(
@@ -159,14 +164,8 @@ def _run(name: str, streams: dict[str, Tensor | None], arrays: dict[str, Tensor 
         CHUNK=CHUNK,
     )
     job = Job(heads=heads, length=length, gates=gate[0].shape[1] if gate else 0)
-    streams = {member: native.rows(x) for member, x in streams.items()}  # Kept until the call is over.
-    for member, x in streams.items():
-        setattr(job, member, native.strided(x))
-    gate = dict(zip(("sum", "rest", "start", "end"), (x.contiguous() for x in gate), strict=False))
-    for member, x in (arrays | gate).items():
-        setattr(job, member, None if x is None else x.data_ptr())
+    if gate:
+        arrays |= dict(zip(("sum", "rest", "start", "end"), (x.contiguous() for x in gate), strict=True))
     places = (ctypes.c_void_p * len(saved))(*(x.data_ptr() for x in saved))
     job.saved = ctypes.addressof(places) if saved else None
-    function = getattr(library, name)
-    function.argtypes = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
-    native.spread(partial(function, ctypes.addressof(job)), batch)
+    native.call(getattr(library, name), job, streams, arrays, batch)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.first_order import differentiable_once
 from kernels.linear_recurrence.frame import Sums, gate_gradient, sums
-from kernels.linear_recurrence.tiles import Tile, Tiling, t
+from kernels.linear_recurrence.tiles import Tiling, t
 
 
 def shared(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, state: Tensor, size: int):
@@ -111,8 +111,7 @@ class _GateGradient:
     def collected(self) -> Tensor:
         """Shaped as the log decays."""
         gradient = torch.zeros_like(self.log_decay)
-        everything = Tile(slice(0, len(self.crossing)), slice(0, self.tiling.count))
-        self.tiling.add(gradient, everything, gate_gradient(self.crossing, self.leaving, self.through))
+        self.tiling.add(gradient, self.tiling.everything, gate_gradient(self.crossing, self.leaving, self.through))
         return gradient
 
 
@@ -120,8 +119,7 @@ def _decays(tiling: Tiling, log_decay: Tensor | None) -> Sums | None:
     """Of all chunks, `[N, B or 1, H, C or 1]` each: together they cost what those of one chunk cost."""
     if log_decay is None:
         return None
-    everything = Tile(slice(0, log_decay.shape[0]), slice(0, tiling.count))
-    return sums(tiling.natural(log_decay, everything))
+    return sums(tiling.natural(log_decay, tiling.everything))
 
 
 class _Part:

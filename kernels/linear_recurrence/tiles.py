@@ -49,6 +49,11 @@ class Tiling:
         self.streams = [slice(start, min(start + streams, batch)) for start in range(0, batch, streams)]
         self.spans = [slice(start, min(start + chunks, self.count)) for start in range(0, self.count, chunks)]
 
+    @property
+    def everything(self) -> Tile:
+        """All streams and chunks."""
+        return Tile(slice(None), slice(0, self.count))
+
     def natural(self, x: Tensor, tile: Tile) -> Tensor:
         """A tile of `[B or 1, L, H, ..]` as `[B or 1, N, C, H, ..]`; zeros beyond the stream's end."""
         x = self._tokens(x, tile)

@@ -189,7 +189,7 @@ def gradients(inputs, **options) -> list[torch.Tensor]:
 
 @needs_compiler
 @pytest.mark.parametrize("vectors", ["AVX512", "AVX2"])
-@pytest.mark.parametrize("sizes", [(1, 32, 64), (3, 96, 32), (5, 64, 96)], ids=str)
+@pytest.mark.parametrize("sizes", [(2, 64, 32), (3, 96, 32), (5, 64, 96)], ids=str)
 @pytest.mark.parametrize("length", [1, 3, 9, 64, 77])
 def test_shared_keys_in_any_number_of_panels(vectors, sizes, length, monkeypatch):
     if native._vectors()[0] < native.VECTORS[vectors][0]:
@@ -198,7 +198,7 @@ def test_shared_keys_in_any_number_of_panels(vectors, sizes, length, monkeypatch
     heads, key_dim, value_dim = sizes
     case = replace(CASES["mamba2"], key_dim=key_dim, value_dim=value_dim)
     inputs = recurrence_inputs(case, length=length, heads=heads)
-    assert native_shared.fits(key_dim, value_dim, torch.float64)
+    assert native_shared.unfit(key_dim, value_dim, torch.float64) is None
     found = gradients(inputs, kernel="native")
     for a, b in zip(found, gradients(inputs, kernel="reference"), strict=True):
         assert rms_ratio(a, b) < 1e-12

@@ -37,9 +37,13 @@ def test_explain_names_the_form_and_the_reason(monkeypatch):
     monkeypatch.setattr(native, "register_bytes", lambda: 32)
     shared = explain(key_dim=256, value_dim=64, shared_heads=True)
     assert shared == "linear_recurrence: native (cpu; gate per head, no erase, 64 tokens at a time)"
-    assert "state of 256 x 40 is too large" in explain(key_dim=256, value_dim=40, shared_heads=True)
+    uneven = explain(key_dim=256, value_dim=40, shared_heads=True)
+    assert "state of 256 x 40 is too large to stay in the core, and its sizes are not multiples of 16" in uneven
+    assert explain(key_dim=32, value_dim=32, shared_heads=True).endswith(
+        "native (cpu; gate per head, no erase, token by token)"
+    )
     monkeypatch.setattr(native, "register_bytes", lambda: 16)
-    assert "state of 256 x 64 is too large" in explain(key_dim=256, value_dim=64, shared_heads=True)
+    assert "neither AVX2 nor AVX-512" in explain(key_dim=256, value_dim=64, shared_heads=True)
     assert explain(**low_rank) == "linear_recurrence: native (cpu; gate per channel, low rank erase, token by token)"
     monkeypatch.setattr(native, "missing", lambda: "no C compiler: cc is not on the PATH")
     assert explain(**low_rank) == chunk.format("cpu", "; not native: no C compiler: cc is not on the PATH")

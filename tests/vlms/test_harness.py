@@ -294,13 +294,68 @@ def test_a_read_that_cannot_go_on_loses_no_other_answer(scribe, text_split, tmp_
     assert interview(scribe(), text_split, ALL, tmp_path).kept == 2
 
 
-def test_a_memory_that_gives_too_few_replies(scribe, text_split, tmp_path):
+@pytest.mark.parametrize("end", ["silence", "interrupt"])
+def test_answers_under_way_are_kept_whatever_ends_the_questions(scribe, text_split, tmp_path, end, monkeypatch):
+    """Three reads get no answer, or Ctrl-C comes, while another one is still at work."""
+    started = threading.Event()
+
+    class Slow(scribe):
+        concurrency = 4
+        reads = itertools.count()
+
+        def read(self, state, query):
+            if next(self.reads) == 3:
+                started.set()
+                time.sleep(0.3)
+                return super().read(state, query)
+            started.wait(20)
+            time.sleep(0.05)
+            return Reply(error="lost", finish="error")
+
+    def interrupted(running, **options):
+        monkeypatch.setattr(harness, "wait", wait)
+        raise KeyboardInterrupt
+
+    wait = harness.wait
+    if end == "interrupt":
+        monkeypatch.setattr(harness, "wait", interrupted)
+    expected = {"silence": MemoryFailure, "interrupt": KeyboardInterrupt}[end]
+    with pytest.raises(expected):
+        interview(Slow(), text_split, ALL, tmp_path)
+    if end == "interrupt":
+        assert next(Slow.reads) == 4, "no question is put after that"
+    assert interview(scribe(), text_split, ALL, tmp_path).kept == 1
+
+
+def test_why_a_read_could_not_go_on_is_told_before_its_silence(scribe, text_split, tmp_path):
+    class Expired(scribe):
+        concurrency = 4
+        reads = itertools.count()
+
+        def read(self, state, query):
+            if next(self.reads) == 0:
+                raise MemoryFailure("the key has expired")
+            time.sleep(0.1)
+            return Reply(error="lost", finish="error")
+
+    with pytest.raises(MemoryFailure, match="the key has expired"):
+        interview(Expired(), text_split, ALL, tmp_path)
+
+
+@pytest.mark.parametrize("many", [list, iter])
+def test_a_memory_that_gives_the_wrong_number_of_replies(scribe, text_split, tmp_path, many):
     class Terse(scribe):
         def read_many(self, state, queries):
-            return [self.read(state, query) for query in queries[:2]]
+            return many([self.read(state, query) for query in queries[:2]])
+
+    class Chatty(scribe):
+        def read_many(self, state, queries):
+            return many([self.read(state, query) for query in [*queries, queries[0]]])
 
     with pytest.raises(MemoryFailure, match=r"scribe gave \d+ replies too few for"):
-        interview(Terse(), text_split, ALL, tmp_path)
+        interview(Terse(), text_split, ALL, tmp_path / "terse")
+    with pytest.raises(MemoryFailure, match=r"scribe gave more than \d+ replies to"):
+        interview(Chatty(), text_split, ALL, tmp_path / "chatty")
 
 
 @pytest.mark.parametrize(
