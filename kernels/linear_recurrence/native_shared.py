@@ -19,15 +19,14 @@ from kernels.linear_recurrence.frame import gate_gradient, sums
 from kernels.linear_recurrence.tiles import Tiling
 
 CHUNK = 64
-"""Tokens in a chunk: the work inside it is a tenth of the work on a state of 256 x 64."""
+"""Tokens in a chunk: its pairs are a sixth of the work on a state of 256 x 64."""
 
 ROWS = {64: 8, 32: 4}
 """Rows of a product taken together, by bytes in a vector register: with two vectors each they fill half of the 32 or 16
 that there are. CPUs with shorter registers were not measured, and some have faster units for matrix products."""
 
 MIN_KEY_DIM = 64
-"""Below it, token by token needs half the time forward and no more with the backward pass
-(`python -m benchmarks.kernels --states`): its state stays in registers."""
+"""Below it, a column of a state stays in registers token by token, which makes that the faster forward pass."""
 
 SOURCE = Path(__file__).with_suffix(".c")
 STREAMS = ("q", "k", "v", "o", "read", "dq", "dk", "dv", "dout")

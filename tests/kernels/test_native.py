@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,9 +30,9 @@ print(float(linear_recurrence(**x.arguments())[0].double().sum()))
 """
 
 
-def probe(**environment: str) -> list[str]:
-    """The lines that PROBE prints in a fresh process, in the folder of the test: a bad compiler may write anywhere."""
-    command, place = [sys.executable, "-c", PROBE], environment["PWD"]
+def probe(program: str = PROBE, **environment: str) -> list[str]:
+    """What a program prints in a fresh process, in the folder of the test: a bad compiler may write anywhere."""
+    command, place = [sys.executable, "-c", program], environment["PWD"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=place)
     return done.stdout.splitlines()
 
@@ -76,6 +77,30 @@ def test_a_compiler_that_cannot_be_understood(environment):
 def test_a_compiler_may_have_arguments(environment):
     line, _ = probe(**environment | {"CC": "env LANG=C cc"})
     assert line.startswith("linear_recurrence: native (cpu; ")
+
+
+COMPARISON = """
+import torch
+from kernels import linear_recurrence
+from kernels.testing import CASES, recurrence_inputs, rms_ratio
+for name in ("mamba2", "rwkv7"):
+    x = recurrence_inputs(CASES[name], length=70).map(lambda t: t.requires_grad_())
+    found = []
+    for kernel in ("native", "reference"):
+        o, state = linear_recurrence(**x.arguments(), kernel=kernel)
+        found.append([o, state, *torch.autograd.grad(o.square().sum() + state.square().sum(), x.tensors())])
+    print(max(map(rms_ratio, *found)))
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_every_compiler_makes_the_same_of_it(environment, compiler):
+    if not shutil.which(compiler):
+        pytest.skip(f"there is no {compiler}")
+    errors = probe(COMPARISON, **environment | {"CC": compiler})
+    assert len(errors) == 2
+    assert max(map(float, errors)) < 1e-12
 
 
 def kept(folder: Path) -> dict[Path, int]:
