@@ -31,14 +31,8 @@ INLINE vec load(const real *x) { return *(const vec *)x; }
 INLINE void store(real *x, vec y) { *(vec *)x = y; }
 INLINE vec all(real x) { return x - (vec){0}; }
 
-INLINE real sum(vec x) {
-    real total = 0;
-    EACH(i, LANES) total += x[i];
-    return total;
-}
-
-/* Pairs of vectors, seen as groups of `width` numbers: the even groups of both in turn, or the odd ones. `width` must be
- * a constant for this to be one instruction. */
+/* Of two vectors, seen as groups of `width` numbers, the even groups in turn or the odd ones. `width` must be a constant
+ * for this to be one instruction. */
 INLINE vec interleave(vec a, vec b, int width, int odd) {
 #ifdef __clang__
     vec found;
@@ -49,4 +43,10 @@ INLINE vec interleave(vec a, vec b, int width, int odd) {
     EACH(l, LANES) from[l] = (l & width ? LANES + l - width : l) + odd * width;
     return __builtin_shuffle(a, b, from);
 #endif
+}
+
+/* Folded in halves: a chain of additions would wait for each of them. */
+INLINE real sum(vec x) {
+    EACH(i, 4) if (1 << i < LANES) x = interleave(x, x, 1 << i, 0) + interleave(x, x, 1 << i, 1);
+    return x[0];
 }
