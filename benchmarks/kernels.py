@@ -96,10 +96,10 @@ def layer_inputs(name: str, length: int) -> RecurrenceInputs:
     return x
 
 
-def chosen(name: str, kernel: str) -> str:
-    """The form that `kernel` is for an architecture."""
+def chosen(name: str, kernel: str, reads: bool = True) -> str:
+    """The form that `kernel` is for an architecture. Sharing a q makes no difference where nothing reads."""
     case, _ = layer_case(name)
-    sizes = {"key_dim": case.key_dim, "value_dim": case.value_dim, "shared_heads": case.shared_heads}
+    sizes = {"key_dim": case.key_dim, "value_dim": case.value_dim, "shared_heads": case.shared_heads and reads}
     return explain(kernel=kernel, gate=case.gate, erase=case.erase, **sizes).split()[1]
 
 
@@ -225,7 +225,7 @@ def state_alone(name: str, length: int, kernel: str) -> Contest:
 
     flops = passes(name, length, {"none": 1, "delta": 2, "low rank": 3}[case.erase])
     leaves = [t for t in x.tensors()[1:] if t.requires_grad]
-    return Contest(ours, leaves, [Peer("whole recurrence", whole)], flops, chosen(name, kernel))
+    return Contest(ours, leaves, [Peer("whole recurrence", whole)], flops, chosen(name, kernel, reads=False))
 
 
 # ---- the other operators ---------------------------------------------------------------------------------------------
