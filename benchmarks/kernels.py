@@ -398,7 +398,7 @@ def state_rows(length: int, rounds: int, repeats: int) -> list[list[object]]:
     for rule, base in RULES.items():
         for key_dim, value_dim in STATES:
             case = replace(base, key_dim=key_dim, value_dim=value_dim)
-            heads = max(1, WIDTH // value_dim)
+            heads = max(1 + case.shared_heads, WIDTH // value_dim)
             x = recurrence_inputs(case, batch=BATCH, length=length, heads=heads, with_state=False)
             x = x.leaves(torch.float32)
 
