@@ -23,7 +23,7 @@
 /* Mirrored by Job in native_shared.py. Numbers of a gate: [chunks, B or 1, heads, CHUNK]; `gates` strides its B. */
 typedef struct {
     int64_t heads, length, gates;
-    strided q, k, v, o, read;                /* read: what rows read of the state that entered, if the gate learns */
+    strided q, k, v, o;
     strided dq, dk, dv, dout;                /* gradients */
     real *sum, *rest, *start, *end;          /* see frame.py; null without a gate */
     real *first, *last, *dfirst, *dlast;     /* states [B, heads, K, V] */
@@ -270,7 +270,7 @@ static const real *left_over(const place *p, real *scale) {
 }
 
 typedef struct {
-    real *state, *turned, *result, *scaled, *products, *weights, *pairs, *grads, *total, *scale;
+    real *state, *turned, *result, *share, *queries, *scaled, *products, *weights, *pairs, *grads, *total, *scale;
 } scratch;
 
 /* One allocation, which starts at s->state. */
@@ -280,8 +280,9 @@ static int make_scratch(scratch *s, int64_t width) {
         real **place;
         int64_t size;
     } parts[] = {{&s->state, K * width}, {&s->turned, CHUNK * (width > K ? width : K)},
-                 {&s->result, CHUNK * K}, {&s->scaled, CHUNK * width}, {&s->products, pairs}, {&s->weights, pairs},
-                 {&s->pairs, pairs}, {&s->grads, pairs}, {&s->total, pairs}, {&s->scale, width}};
+                 {&s->result, CHUNK * K}, {&s->share, CHUNK * K}, {&s->queries, CHUNK * K}, {&s->scaled, CHUNK * width},
+                 {&s->products, pairs}, {&s->weights, pairs}, {&s->pairs, pairs}, {&s->grads, pairs},
+                 {&s->total, pairs}, {&s->scale, width}};
     const int count = sizeof parts / sizeof *parts;
     int64_t total = 0;
     for (int i = 0; i < count; i++) total += parts[i].size = (parts[i].size + 15) / 16 * 16;
@@ -306,8 +307,6 @@ static void forward_chunk(const place *p, const scratch *s, real *entering, real
     for (int64_t h = 0; h < j->heads; h++) {
         const real *v = at(j->v, p, h);
         if (j->start) scale_values(p, o + h * V, j->o.token, j->start, h, o, j->o.token, PANEL);
-        /* Kept as it is now, before the chunk's own tokens come in. */
-        if (j->read.data) scale_values(p, o + h * V, j->o.token, 0, h, at(j->read, p, 0), j->read.token, PANEL);
         weigh(p, h, s->weights);
         weighed(rows, products, s->weights, s->pairs, 0);
         lower_product(rows, V / PANEL, s->pairs, by_row((real *)v, j->v.token), by_row(o + h * V, j->o.token));
@@ -317,28 +316,26 @@ static void forward_chunk(const place *p, const scratch *s, real *entering, real
                    by_panel(entering, K), left_over(p, s->scale));
 }
 
-/* Gradients of a head's log decays, before `frame.gate_gradient`: what scaling rows and columns would do. */
+/* Gradients of a head's log decays, before `frame.gate_gradient`: what scaling rows and columns would do within the
+ * chunk, and columns through the state that leaves. */
 static void gate_gradients(const place *p, const scratch *s, int64_t h, int64_t number) {
     const job *j = p->j;
-    const real *dout = at(j->dout, p, h), *read = at(j->read, p, h), *v = at(j->v, p, h), *dv = at(j->dv, p, h);
+    const real *v = at(j->v, p, h), *dv = at(j->dv, p, h);
     real *crossing = j->crossing + number * CHUNK * j->heads + h, *leaving = j->leaving + number * CHUNK * j->heads + h;
     real columns[CHUNK] = {0};
     for (int i = p->rows; i--;) {
-        vec reads = {0}, writes = {0};
-        for (int x = 0; x < V; x += LANES) {
-            reads += load(dout + i * j->dout.token + x) * load(read + i * j->read.token + x);
-            writes += load(v + i * j->v.token + x) * load(dv + i * j->dv.token + x);
-        }
+        vec row = {0}, writes = {0};
+        for (int x = 0; x < V; x += LANES) writes += load(v + i * j->v.token + x) * load(dv + i * j->dv.token + x);
         real *pairs = s->pairs + i * CHUNK, own = pairs[i];
         pairs[i] = 0; /* A token with itself cancels; under a strong decay its rounding would be all that is left. */
         for (int from = 0; from < i; from += LANES) {
             vec both = load(pairs + from) * load(s->grads + i * CHUNK + from);
-            reads += both;
+            row += both;
             store(columns + from, load(columns + from) + both);
         }
         pairs[i] = own;
         leaving[i * j->heads] = sum(writes);
-        crossing[i * j->heads] = sum(reads) - columns[i];
+        crossing[i * j->heads] = sum(row) - columns[i];
     }
 }
 
@@ -356,12 +353,33 @@ static void through_gradients(const place *p, const real *entering, const real *
     }
 }
 
-/* Token panels of (x turned)^T, x [K, N] a state by panels; then its tokens by rows. */
-static void state_product(const place *p, const scratch *s, const real *state, real *to, int64_t token) {
-    factor left = {state, PANEL, 1, PANEL, (K - 1) * PANEL};
-    product(K, (p->rows + PANEL - 1) / PANEL, p->width, left, by_panel(s->turned, p->width), by_panel(s->result, K),
-            NONE, 0);
-    turn_back(s->result, p->rows, K, to, token);
+/* Token panels of x y, x a state [K, N] by panels and y the turned values, for `heads` heads from h on. */
+static void state_product(const place *p, const scratch *s, const real *state, int64_t h, int64_t heads, real *to) {
+    factor left = {state + h * V * K, PANEL, 1, PANEL, (K - 1) * PANEL};
+    panels right = by_panel(s->turned, p->width);
+    right.data += h * V * PANEL;
+    product(K, (p->rows + PANEL - 1) / PANEL, heads * V, left, right, by_panel(to, K), NONE, 0);
+}
+
+/* The gradients of q through the state that entered, as token panels in s->result, head by head: times q, a head's share
+ * is what scaling its rows would do. */
+static void read_gradients(const place *p, const scratch *s, const real *entering, int64_t number) {
+    const job *j = p->j;
+    turn_tokens(at(j->q, p, 0), j->q.token, p->rows, K, s->queries, K);
+    for (int64_t h = 0; h < j->heads; h++) {
+        real *share = h ? s->share : s->result;
+        state_product(p, s, entering, h, 1, share);
+        for (int t = 0; t < p->rows; t += LANES) {
+            vec reads = {0};
+            for (int i = 0; i < K; i++) {
+                int64_t where = (t / PANEL * K + i) * PANEL + t % PANEL;
+                reads += load(share + where) * load(s->queries + where);
+                if (h) store(s->result + where, load(s->result + where) + load(share + where));
+            }
+            real *crossing = j->crossing + (number * CHUNK + t) * j->heads + h;
+            for (int l = 0; l < LANES && t + l < p->rows; l++) crossing[l * j->heads] += reads[l];
+        }
+    }
 }
 
 /* `number`: of the chunk, among those of all streams. s->state is the gradient of the state that leaves. */
@@ -388,11 +406,14 @@ static void backward_chunk(const place *p, const scratch *s, real *entering, con
         scale_values(p, dout, j->dout.token, j->start, h, s->scaled, PANEL, CHUNK * PANEL);
     }
     turn_values(p, j->v, j->end, s->turned);
-    state_product(p, s, grad, dk, j->dk.token);
+    state_product(p, s, grad, 0, j->heads, s->result);
+    turn_back(s->result, rows, K, dk, j->dk.token);
     upper_product(rows, K / PANEL, s->total, by_row(q, j->q.token), by_row(dk, j->dk.token));
 
     turn_values(p, j->dout, j->start, s->turned);
-    state_product(p, s, entering, dq, j->dq.token);
+    if (j->crossing) read_gradients(p, s, entering, number);
+    else state_product(p, s, entering, 0, j->heads, s->result);
+    turn_back(s->result, rows, K, dq, j->dq.token);
     lower_product(rows, K / PANEL, s->total, by_row(k, j->k.token), by_row(dq, j->dq.token));
 
     if (j->through) through_gradients(p, entering, grad, number);
@@ -429,7 +450,7 @@ int backward(const job *j, int64_t start, int64_t stop) {
     int64_t width = j->heads * V, chunks = (j->length + CHUNK - 1) / CHUNK;
     scratch s;
     if (make_scratch(&s, width)) return 1;
-    for (int64_t b = start; b < stop; b++) {
+    for (int64_t b = stop; b-- > start;) { /* In reverse: what the forward pass saved last may still be in a cache. */
         move_state(j->dlast + b * K * width, s.state, j->heads, 0);
         for (int64_t n = chunks; n--;) {
             place p = {j, b, n, width, left_of(j, n)};

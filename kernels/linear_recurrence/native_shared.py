@@ -29,7 +29,7 @@ MIN_KEY_DIM = 64
 """Below it, a column of a state stays in registers token by token, which makes that the faster forward pass."""
 
 SOURCE = Path(__file__).with_suffix(".c")
-STREAMS = ("q", "k", "v", "o", "read", "dq", "dk", "dv", "dout")
+STREAMS = ("q", "k", "v", "o", "dq", "dk", "dv", "dout")
 ARRAYS = ("sum", "rest", "start", "end", "first", "last", "dfirst", "dlast", "saved", "products")
 ARRAYS += ("crossing", "leaving", "through")
 
@@ -58,58 +58,57 @@ def recurrence(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, state:
     """`(o, state)`; shapes as in `Rule`, with one head in q and k; a gate per head or, as `[1, L, H]`, constant."""
     tensors = q, k, v, log_decay, state
     training = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    learning = training and log_decay is not None and log_decay.requires_grad
-    return _Shared.apply(training, learning, *tensors)
+    return _Shared.apply(training, *tensors)
 
 
 class _Shared(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, training, learning, q, k, v, log_decay, state):
+    def forward(ctx, training, q, k, v, log_decay, state):
         ctx.tiling = Tiling(*v.shape[:2], CHUNK, 1, v.device)
         gate = ()
         if log_decay is not None:
             decays = sums(ctx.tiling.natural(log_decay, ctx.tiling.everything))
             gate = decays.c, decays.rest, decays.start, decays.end
-        o, last, read, products, saved = torch.ops.ecclab.shared(training, learning, q, k, v, gate, state)
+        o, last, products, saved = torch.ops.ecclab.shared(training, q, k, v, gate, state)
         ctx.gates = len(gate)
-        ctx.save_for_backward(q, k, v, log_decay, read, products, *gate, *saved)
+        ctx.save_for_backward(q, k, v, log_decay, products, *gate, *saved)
         return o, last
 
     @staticmethod
     @differentiable_once
     def backward(ctx, grad_o, grad_state):
-        q, k, v, log_decay, read, products, *rest = ctx.saved_tensors
+        q, k, v, log_decay, products, *rest = ctx.saved_tensors
         gate, saved = rest[: ctx.gates], rest[ctx.gates :]
-        learning = ctx.needs_input_grad[5]
+        learning = ctx.needs_input_grad[4]
         dq, dk, dv, dfirst, *through = torch.ops.ecclab.shared_backward(
-            learning, q, k, v, gate, read, products, saved, grad_o, grad_state
+            learning, q, k, v, gate, products, saved, grad_o, grad_state
         )
         gradient = None
         if learning:
             gradient = torch.zeros_like(log_decay)
             ctx.tiling.add(gradient, ctx.tiling.everything, gate_gradient(*through))
-        return None, None, dq, dk, dv, gradient, dfirst
+        return None, dq, dk, dv, gradient, dfirst
 
 
 @torch.library.custom_op(
     "ecclab::shared",
     mutates_args=(),
     device_types="cpu",
-    schema="(bool training, bool learning, Tensor q, Tensor k, Tensor v, Tensor[] gate, Tensor state) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor[])",
+    schema="(bool training, Tensor q, Tensor k, Tensor v, Tensor[] gate, Tensor state) -> "
+    "(Tensor, Tensor, Tensor, Tensor[])",
 )
-def _forward(training, learning, q, k, v, gate, state):
-    """Output, last state, and for the backward pass (else empty) what rows read of the states that entered their
-    chunks, the products of pairs, and those states by stream."""
-    o, last, read, products, saved = found = _results(training, learning, q, k, v, gate, state)
-    streams = {"q": q, "k": k, "v": v, "o": o, "read": read if learning else None}
+def _forward(training, q, k, v, gate, state):
+    """Output, last state, and for the backward pass (else empty) the products of pairs and, by stream, the states that
+    entered chunks."""
+    o, last, products, saved = found = _results(training, q, k, v, gate, state)
+    streams = {"q": q, "k": k, "v": v, "o": o}
     arrays = {"first": state.contiguous(), "last": last, "products": products if training else None}
     _run("forward", streams, arrays, gate, saved)
     return found
 
 
 @_forward.register_fake
-def _results(training, learning, q, k, v, gate, state):
+def _results(training, q, k, v, gate, state):
     batch, length, heads, value_dim = v.shape
     count = -(-length // CHUNK)
     # A tensor for each stream: an allocator gives one of tens of megabytes back to the system, and getting it again
@@ -117,21 +116,21 @@ def _results(training, learning, q, k, v, gate, state):
     entering = count, heads * q.shape[-1] * value_dim
     saved = [state.new_empty(entering) for _ in range(batch if training else 0)]
     products = v.new_empty((batch, count, CHUNK, CHUNK) if training else 0)
-    return v.new_empty(v.shape), state.new_empty(state.shape), v.new_empty(v.shape if learning else 0), products, saved
+    return v.new_empty(v.shape), state.new_empty(state.shape), products, saved
 
 
 @torch.library.custom_op(
     "ecclab::shared_backward",
     mutates_args=(),
     device_types="cpu",
-    schema="(bool learning, Tensor q, Tensor k, Tensor v, Tensor[] gate, Tensor read, Tensor products, Tensor[] saved, "
+    schema="(bool learning, Tensor q, Tensor k, Tensor v, Tensor[] gate, Tensor products, Tensor[] saved, "
     "Tensor dout, Tensor dlast) -> Tensor[]",
 )
-def _backward(learning, q, k, v, gate, read, products, saved, dout, dlast):
+def _backward(learning, q, k, v, gate, products, saved, dout, dlast):
     """Gradients of q, k, v and the first state; for a gate that learns also the arguments of `gate_gradient`."""
-    found = _gradients(learning, q, k, v, gate, read, products, saved, dout, dlast)
+    found = _gradients(learning, q, k, v, gate, products, saved, dout, dlast)
     dq, dk, dv, dfirst, *gates = found
-    streams = {"q": q, "k": k, "v": v, "dq": dq, "dk": dk, "dv": dv, "dout": dout, "read": read if learning else None}
+    streams = {"q": q, "k": k, "v": v, "dq": dq, "dk": dk, "dv": dv, "dout": dout}
     arrays = {"dfirst": dfirst, "dlast": dlast.contiguous(), "products": products}
     arrays |= dict(zip(("crossing", "leaving", "through"), gates, strict=True)) if learning else {}
     _run("backward", streams, arrays, gate, saved)
@@ -139,7 +138,7 @@ def _backward(learning, q, k, v, gate, read, products, saved, dout, dlast):
 
 
 @_backward.register_fake
-def _gradients(learning, q, k, v, gate, read, products, saved, dout, dlast):
+def _gradients(learning, q, k, v, gate, products, saved, dout, dlast):
     batch, _, heads, _ = v.shape
     found = [x.new_empty(x.shape) for x in (q, k, v, dlast)]
     if learning:
