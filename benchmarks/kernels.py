@@ -113,10 +113,12 @@ def recurrence(name: str, length: int, kernel: str) -> Contest:
     """The recurrence of an architecture, with all peers that compute it."""
     case, _ = layer_case(name)
     x = layer_inputs(name, length)
-    scale = case.key_dim**-0.5
+    scale = 1.0 if name == "mamba2" else case.key_dim**-0.5
 
     def form(kernel: str) -> Callable[[], Tensor]:
         options = {"scale": scale, "min_log_decay": case.lowest, "kernel": kernel}
+        if name == "mamba2":
+            return lambda: linear_recurrence(**x.arguments() | {"v": mamba2_writes(x)}, **options)[0]
         return lambda: linear_recurrence(**x.arguments(), **options)[0]
 
     own = [Peer("our loop over tokens", form("reference"))]
@@ -152,6 +154,11 @@ def gla(x: RecurrenceInputs, scale: float) -> list[Peer]:
     return [Peer("FLA naive_recurrent_gla", first(lambda: naive_recurrent_gla(x.q, x.k, x.v, x.log_decay)), False)]
 
 
+def mamba2_writes(x: RecurrenceInputs) -> Tensor:
+    """dt x: the peer is given dt and x, so ours starts from them too. With A = -1, dt is minus the log decay."""
+    return x.v * -x.log_decay.unsqueeze(-1)
+
+
 def mamba2(x: RecurrenceInputs, scale: float) -> list[Peer]:
     from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
 
@@ -159,12 +166,10 @@ def mamba2(x: RecurrenceInputs, scale: float) -> list[Peer]:
     minus_one = -torch.ones(x.v.shape[2])
 
     def peer(chunk: int) -> Peer:
-        # With A = -1 and dt = -log decay, its decays are ours; what it writes is dt * x, so its x is our v over dt.
-        def run() -> Tensor:
-            dt = -x.log_decay
-            return scan(x.v / dt.unsqueeze(-1), dt, minus_one, x.k, x.q, chunk) * scale
-
-        return Peer(f"transformers mamba2_chunk_scan C={chunk}", run)
+        return Peer(
+            f"transformers mamba2_chunk_scan C={chunk}",
+            lambda: scan(x.v, -x.log_decay, minus_one, x.k, x.q, chunk),
+        )
 
     return [peer(64), peer(256)]
 
