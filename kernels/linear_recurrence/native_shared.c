@@ -1,8 +1,8 @@
 /* Decayed linear attention whose heads share one q and one k (Mamba-2), in chunks: the CPU form of `shared.py`.
  *
- * The states of all heads of a stream, side by side, are one matrix [K, N], N = heads * V. The chunks of a stream follow
- * each other, so this matrix stays in the second-level cache, and what a chunk does to it are products that run near the
- * core's peak. Everything else happens between them, while its numbers are in the first-level cache.
+ * The states of all heads of a stream, side by side, are one matrix [K, N], N = heads * V. The chunks of a stream
+ * follow each other, so this matrix stays in the second-level cache, and what a chunk does to it are products that run
+ * near the core's peak. Everything else happens between them, while its numbers are in the first-level cache.
  *
  * Compiled for each set of sizes. Macros, beside those of vectors.h:
  *   K, V   key and value dim; multiples of PANEL
@@ -10,8 +10,8 @@
  *   CHUNK  tokens in a chunk, a multiple of PANEL
  *
  * A matrix is kept by rows, or in panels: PANEL columns at a time, all rows of one panel before the next. The factor a
- * of a product a b is read number by number, so it may lie any way; b is read, and the product written, PANEL columns of
- * a row at a time, so they may be rows of a tensor or a panel.
+ * of a product a b is read number by number, so it may lie any way; b is read, and the product written, PANEL columns
+ * of a row at a time, so they may be rows of a tensor or a panel.
  */
 #include "vectors.h"
 
@@ -160,7 +160,7 @@ INLINE void turn_groups(vec *x, int width) {
     }
 }
 
-/* LANES x LANES numbers turned. Rows of `from` beyond `there` are zeros, those of `to` beyond `wanted` are not written. */
+/* LANES x LANES numbers turned. Rows of `from` beyond `there` are zeros, rows of `to` beyond `wanted` stay. */
 INLINE void turn(const real *from, int64_t row, int there, real *to, int64_t to_row, int wanted) {
     vec x[LANES];
     EACH(i, LANES) x[i] = i < there ? load(from + i * row) : (vec){0};
@@ -206,8 +206,8 @@ INLINE const real *gate(const real *x, const place *p, int64_t h) {
     return x + ((p->n * j->gates + (j->gates > 1 ? p->b : 0)) * j->heads + h) * CHUNK;
 }
 
-/* How much of token j is left when token i reads it: [rows, CHUNK], zero above the diagonal. `sum` and `rest` together are
- * the log decays up to a token, more exactly than one number can say it. */
+/* How much of token j is left when token i reads it: [rows, CHUNK], zero above the diagonal. `sum` and `rest` together
+ * are the log decays up to a token, more exactly than one number can say it. */
 static void weigh(const place *p, int64_t h, real *weights) {
     const job *j = p->j;
     lanes number;
@@ -361,8 +361,8 @@ static void state_product(const place *p, const scratch *s, const real *state, i
     product(K, (p->rows + PANEL - 1) / PANEL, heads * V, left, right, by_panel(to, K), NONE, 0);
 }
 
-/* The gradients of q through the state that entered, as token panels in s->result, head by head: times q, a head's share
- * is what scaling its rows would do. */
+/* The gradients of q through the state that entered, as token panels in s->result, head by head: times q, a head's
+ * share is what scaling its rows would do. */
 static void read_gradients(const place *p, const scratch *s, const real *entering, int64_t number) {
     const job *j = p->j;
     turn_tokens(at(j->q, p, 0), j->q.token, p->rows, K, s->queries, K);
