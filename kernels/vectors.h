@@ -1,7 +1,6 @@
 /* Vectors for the C that native.py compiles: LANES numbers of type REAL each, with INDEX an integer of the same size.
  *
- * GCC's and Clang's vector extensions, so that one source serves every CPU. Nothing here is for more than one file to
- * see: each source is a library of its own.
+ * GCC's and Clang's vector extensions, so that one source serves every CPU.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -31,8 +30,8 @@ INLINE vec load(const real *x) { return *(const vec *)x; }
 INLINE void store(real *x, vec y) { *(vec *)x = y; }
 INLINE vec all(real x) { return x - (vec){0}; }
 
-/* Of two vectors, seen as groups of `width` numbers, the even groups in turn or the odd ones. `width` must be a constant
- * for this to be one instruction. */
+/* Of two vectors, seen as groups of `width` numbers, the even groups in turn or the odd ones. `width` must be a
+ * constant for this to be one instruction. */
 INLINE vec interleave(vec a, vec b, int width, int odd) {
 #ifdef __clang__
     vec found;

@@ -28,6 +28,9 @@ that there are. CPUs with shorter registers were not measured, and some have fas
 MIN_KEY_DIM = 64
 """Below it, a column of a state stays in registers token by token, which makes that the faster forward pass."""
 
+THREAD_NUMBERS = 1 << 22
+"""Numbers of states, over all tokens, that are worth a thread: about 0.2 ms of products."""
+
 SOURCE = Path(__file__).with_suffix(".c")
 STREAMS = ("q", "k", "v", "o", "dq", "dk", "dv", "dout")
 ARRAYS = ("sum", "rest", "start", "end", "first", "last", "dfirst", "dlast", "saved", "products")
@@ -166,4 +169,5 @@ def _run(name: str, streams: dict[str, Tensor | None], arrays: dict[str, Tensor 
         arrays |= dict(zip(("sum", "rest", "start", "end"), (x.contiguous() for x in gate), strict=True))
     places = (ctypes.c_void_p * len(saved))(*(x.data_ptr() for x in saved))
     job.saved = ctypes.addressof(places) if saved else None
-    native.call(getattr(library, name), job, streams, arrays, batch)
+    least = -(-THREAD_NUMBERS // (length * heads * key_dim * value_dim))
+    native.call(getattr(library, name), job, streams, arrays, batch, least)

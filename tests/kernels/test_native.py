@@ -230,7 +230,8 @@ def test_shared_keys_in_any_number_of_panels(vectors, sizes, length, monkeypatch
 
 
 @needs_compiler
-def test_shared_keys_over_threads():
+def test_shared_keys_over_threads(monkeypatch):
+    monkeypatch.setattr(native_shared, "THREAD_NUMBERS", 1)
     inputs = recurrence_inputs(CASES["mamba2"], batch=5, length=70, heads=2)
     one, before = gradients(inputs, kernel="native"), torch.get_num_threads()
     try:
