@@ -116,10 +116,12 @@ def recurrence(name: str, length: int, kernel: str) -> Contest:
     scale = 1.0 if name == "mamba2" else case.key_dim**-0.5
 
     def form(kernel: str) -> Callable[[], Tensor]:
-        options = {"scale": scale, "min_log_decay": case.lowest, "kernel": kernel}
-        if name == "mamba2":
-            return lambda: linear_recurrence(**x.arguments() | {"v": mamba2_writes(x)}, **options)[0]
-        return lambda: linear_recurrence(**x.arguments(), **options)[0]
+        def run() -> Tensor:
+            v = mamba2_writes(x) if name == "mamba2" else x.v
+            options = {"v": v, "scale": scale, "min_log_decay": case.lowest, "kernel": kernel}
+            return linear_recurrence(**x.arguments() | options)[0]
+
+        return run
 
     own = [Peer("our loop over tokens", form("reference"))]
     if chosen(name, kernel) != "chunk":

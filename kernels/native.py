@@ -30,8 +30,8 @@ import torch
 from torch import Tensor
 
 FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared"]
-# Sums may be reordered, which vectorises them. Not -ffast-math: linked into a library, it would make the whole process
-# flush subnormal numbers to zero.
+# Sums may be reordered, which shortens chains of additions. Not -ffast-math: linked into a library, it would make the
+# whole process flush subnormal numbers to zero.
 REORDERING = ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno"]
 VECTORS = {
     "AVX512": (64, ["-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]),
@@ -101,7 +101,7 @@ def load(source: Path, exact: bool = False, **macros: int | str) -> ctypes.CDLL:
 
     Args:
         source: a C file.
-        exact: compute sums in the order that is written, for sources that are vectorised by hand.
+        exact: compute sums in the order that is written, for sources whose precision rests on it.
         macros: by name.
 
     Raises:

@@ -37,7 +37,7 @@ def seed() -> None:
 
 
 def choose_recurrence(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `kernel="auto"` choose this form of the linear recurrence, `"native"` or `"chunk"`, for small states."""
+    """Make `kernel="auto"` choose this form of the linear recurrence, `"native"` or `"chunk"`."""
     if form == "chunk":
         monkeypatch.setattr(native, "unable", lambda device: "switched off by a test")
     elif reason := native.unable("cpu"):

@@ -305,11 +305,11 @@ static void forward_chunk(const place *p, const scratch *s, real *entering, real
     turn_tokens(k, j->k.token, rows, K, s->turned, K);
     pair_product(rows, K, left, by_panel(s->turned, K), products);
     for (int64_t h = 0; h < j->heads; h++) {
-        const real *v = at(j->v, p, h);
+        real *v = at(j->v, p, h);
         if (j->start) scale_values(p, o + h * V, j->o.token, j->start, h, o, j->o.token, PANEL);
         weigh(p, h, s->weights);
         weighed(rows, products, s->weights, s->pairs, 0);
-        lower_product(rows, V / PANEL, s->pairs, by_row((real *)v, j->v.token), by_row(o + h * V, j->o.token));
+        lower_product(rows, V / PANEL, s->pairs, by_row(v, j->v.token), by_row(o + h * V, j->o.token));
         scale_values(p, v, j->v.token, j->end, h, s->scaled, PANEL, CHUNK * PANEL);
     }
     turned_product(K, count, rows, k, j->k.token, by_panel(s->scaled, CHUNK), by_panel(leaving, K),
@@ -416,7 +416,7 @@ static void backward_chunk(const place *p, const scratch *s, real *entering, con
     turn_back(s->result, rows, K, dq, j->dq.token);
     lower_product(rows, K / PANEL, s->total, by_row(k, j->k.token), by_row(dq, j->dq.token));
 
-    if (j->through) through_gradients(p, entering, grad, number);
+    if (j->crossing) through_gradients(p, entering, grad, number);
     turned_product(K, count, rows, q, j->q.token, by_panel(s->scaled, CHUNK), by_panel(grad, K), by_panel(grad, K),
                    left_over(p, s->scale));
 }
